@@ -35,7 +35,7 @@ from unimoe.core.trec import write_run
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.systems.function_identity import function_identity
 from unimoe.evaluation.systems.named.python_function import python_attribute
-from unimoe.results.runs.scoring import judgments
+from unimoe.results.runs.sources import judgments
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")  # BM25 runs of invented collections do not go to the user's
 Pairs = list[tuple[str, str]]

@@ -37,7 +37,7 @@ from unimoe.results import TASKS
 from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
-from unimoe.results.runs.scoring import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
+from unimoe.results.runs.sources import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
 
 __all__ = [
     "TIR",

@@ -51,18 +51,16 @@ def document_ids(qrels: Grades, run: Run, run_name: str, qrels_name: str) -> lis
     how, added = best_change(pairs)
     # One pair may be a coincidence where others match as they are.
     renamed = added > (0 if none else 2) and added >= _RENAMED * (equal + added)
-    if not none and not renamed:
+    if not judged or not (none or renamed):
         return []
     remedy = f"; the ids of {added:,} more differ in {how} alone: write them alike in both" if renamed else ""
-    if none and judged:
+    if none:
         one, other = next(iter(judged[0][0])), next(iter(judged[0][1]))
         line = f"{run_name}: none of its documents is judged in {qrels_name} (ids such as {one!r} and {other!r})"
         line += remedy or "; check that both are of one collection"
-    elif renamed:
+    else:
         share = f"{100 * added / (equal + added):.0f} %"
         line = f"{run_name}: {share} of the documents that {qrels_name} judges count as unjudged{remedy}"
-    else:
-        return []
     return [Check("ids", "caveat", line, {"matching": equal, "renamed": added, "change": how or None}, unfit=True)]
 
 

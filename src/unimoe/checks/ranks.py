@@ -9,21 +9,14 @@ import numpy as np
 from unimoe.checks import Check
 from unimoe.core.trec import Run
 
-CONTRADICTED = 0.9
-"""The share of queries from which on scores that rise with ranks are refused."""
+CONTRADICTED = 0.9  # share of queries from which on scores that rise with ranks are refused
 
 
 def check_ranks(run: Run, ranks: Mapping[str, Sequence[float]], name: str) -> tuple[Check, ...]:
     """Count the queries in which more scores rise from a rank to the next than fall.
 
-    Args:
-        run: documents in the order of a file.
-        ranks: of these documents, by query; those of queries that are absent count the documents.
-        name: what the line calls the run.
-
-    Returns:
-        Nothing where there is no such query; a refusal where nearly all queries are, of those whose ranks and scores
-        both differ; else a note.
+    ``ranks`` are those of the documents in the order of a file, by query; those of absent queries count the documents.
+    It is a refusal where nearly all queries are so, of those whose ranks and scores both differ, else a note.
     """
     ordered = contradicting = 0
     for query, scores in run.items():

@@ -46,7 +46,8 @@ from unimoe.results.clusters import Clusters
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_systems
-from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring
+from unimoe.results.runs.scoring import ScoredRun
+from unimoe.results.runs.sources import RunSource, Scoring
 
 _METRIC = "ndcg@10"
 

@@ -28,7 +28,7 @@ from unimoe.core.trec import text_lines
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside, seed_name
 from unimoe.results.comparability import refuse_other_data
 from unimoe.results.folder import result_paths
-from unimoe.results.runs.scoring import Judgments, RunSource, judged_by, judgments, refuse_draws
+from unimoe.results.runs.sources import Judgments, RunSource, judged_by, judgments, refuse_draws
 
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 WILDCARD = re.compile(r"[*?\[]")

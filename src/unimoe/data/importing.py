@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,24 +19,22 @@ from unimoe.checks.texts import counted
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import atomic_dir, write_json
 from unimoe.core.limits import checked_number, checked_text, id_problem, name_problem, read_grade, shortened
-from unimoe.core.text import Batch, is_number
+from unimoe.core.text import is_number
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
 from unimoe.data.sources.beir_layout import write_parts
+from unimoe.data.wrapped_tables import of_stream, part_table, rows_of, unwrapped, with_names
 from unimoe.formats.qrels import FIELDS as JUDGMENT
 from unimoe.formats.qrels import LAYOUT, load_qrels
 from unimoe.formats.tables import (
     DOCUMENT,
     QUERY,
-    Columns,
     Nested,
     Table,
     opened,
     pick,
     plain_name,
-    read_table,
-    records_table,
 )
 
 _IDS_OF_QUERIES = tuple(name for name in QUERY if name != "query")
@@ -297,7 +294,7 @@ class _Reader:
     def rows(self, content: object, part: str) -> Iterator[_Row]:
         """Yield the rows of a table of a part; a column that is needed and not found is refused."""
         fields, own = FIELDS[part], self._own(part)
-        table = _with_names(_unwrapped(_opened(content, part)), own.values())
+        table = with_names(unwrapped(part_table(content, part)), own.values())
         # A name of one's own counts as it is written, a known one in any case.
         places = pick(table.names, fields)
         for key, name in own.items():
@@ -336,7 +333,7 @@ class _Reader:
     def judge(self, judged: Qrels, content: object) -> None:
         """Add the judgments of a table, or of what has no names of columns: TREC's files, and dictionaries by query."""
         own = self._own("qrels")
-        source = _opened(content, "qrels") if own else opened(_stream(content), "the qrels", LAYOUT)
+        source = part_table(content, "qrels") if own else opened(of_stream(content), "the qrels", LAYOUT)
         if isinstance(source, Nested) or not (own or source.names):
             unnamed = load_qrels(source)
             if unknown := next((key for key in unnamed if key not in self.found.queries), None):
@@ -347,7 +344,7 @@ class _Reader:
             return
         if not own and {"rank", "score"} <= set(map(plain_name, source.names)):
             raise DataError(f"{source.name}: looks like a run, with ranks and scores; give judgments")
-        table = source if isinstance(source, Table) else _table(source)
+        table = source if isinstance(source, Table) else rows_of(source)
         for row in self.rows(table, "qrels"):
             query, document = row.identifier("query"), row.identifier("document")
             if query not in self.found.queries:
@@ -385,82 +382,3 @@ def _refuse_unread_grade(table: Table, part: str, first: Sequence[Any], places: 
         if _MAYBE_GRADE.search(plain) or is_number(text) or text in {"true", "false"}:
             remedy = f"name it by --columns {part}.grade={name}, or leave it out: without grades every row is relevant"
             raise DataError(f"{table.name}: is {name!r} the grade? {remedy}")
-
-
-def _table(source: Columns) -> Table:
-    """Return the rows of columns, which may come from a pipe and can be taken once."""
-    batch, start = Batch((), str, 0), 0
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        nonlocal batch, start
-        for batch in source.batches:
-            yield from zip(*batch.columns, strict=True)
-            start += len(batch.columns[0])
-
-    return Table(source.name, tuple(source.names), rows(), lambda number: batch.place(number - start))
-
-
-def _opened(content: object, part: str) -> Table:
-    """Return a table from a file or an object, or from a mapping by id."""
-    if isinstance(content, Table):
-        return content
-    if isinstance(content, Mapping) and type(content).__module__.partition(".")[0] != "datasets":
-        texts = {key: one._asdict() if isinstance(one, Document) else one for key, one in content.items()}
-        content = [{"id": key, **(one if isinstance(one, Mapping) else {"text": one})} for key, one in texts.items()]
-    return read_table(_stream(content), f"the {part}")
-
-
-def _with_names(table: Table, own: Iterable[str]) -> Table:
-    """Return a table whose columns have names: where no header was seen, those that were given, else numbers from 1."""
-    if table.names:
-        return table
-    first, own = next(table.rows, ()), set(own)
-    if own & set(first) and not any(map(str.isdecimal, own)):  # a header of names that nobody knows
-        return Table(table.name, tuple(map(str, first)), table.rows, lambda number: table.where(number + 1))
-    names = tuple(str(place) for place, _ in enumerate(first, start=1)) if own else ()
-    return Table(table.name, names, chain([first] if first else [], table.rows), table.where)
-
-
-def _unwrapped(table: Table) -> Table:
-    """Return a table with the fields of each document where it holds hits of Elasticsearch, or a bulk file."""
-    if not {"_source", "hits", "index", "create"} & set(table.names):
-        return table
-
-    def records() -> Iterator[tuple[str, dict[str, Any]]]:
-        named: Mapping[str, Any] = {}
-        taken, total = 0, 0
-        for number, row in enumerate(table.rows):
-            record = {name: cell for name, cell in zip(table.names, row, strict=True) if cell is not None}
-            hits = [record]
-            if isinstance(
-                answer := record.get("hits"), Mapping
-            ):  # of a search, which holds 10 hits unless more are asked
-                hits, said = answer.get("hits", []), answer.get("total", 0)
-                taken, total = taken + len(hits), said.get("value", 0) if isinstance(said, Mapping) else said
-            for hit in hits:
-                action = hit.get("index", hit.get("create")) if isinstance(hit, Mapping) and len(hit) == 1 else None
-                if isinstance(action, Mapping):  # a line of a bulk file, which names the document of the next
-                    named = action
-                    continue
-                source = hit.get("_source", hit) if isinstance(hit, Mapping) else None
-                if not isinstance(source, Mapping):
-                    raise DataError(f"{table.where(number)}: {shortened(repr(hit))} is no document; write its _source")
-                key, named = named.get("_id", hit.get("_id")), {}
-                yield table.where(number), {**source, **({} if key is None else {"_id": key})}
-        if isinstance(total, int) and taken < total:
-            raise DataError(f"{table.name}: holds {taken:,} of {total:,} hits; ask for all, or write those as a list")
-
-    return records_table(records(), table.name)
-
-
-def _stream(content: object) -> object:
-    """Return the table of a stream of Arrow, as ``save_to_disk`` writes it; anything else as it is."""
-    if not isinstance(content, str | Path) or (path := Path(content)).suffix != ".arrow":
-        return content
-    try:
-        with path.open("rb") as file:
-            return import_module("pyarrow").ipc.open_stream(file).read_all()
-    except ModuleNotFoundError:
-        raise UsageError(f"{path}: reading Arrow needs pyarrow: pip install 'unimoe[frames]'") from None
-    except (OSError, ValueError) as error:  # Arrow's own is a ValueError
-        raise DataError(f"{path}: no stream of Arrow ({shortened(str(error))}); write the data set again") from None

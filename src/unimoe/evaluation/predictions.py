@@ -21,7 +21,7 @@ from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.tiers.datasets import Dataset
 from unimoe.formats.runs import read_predictions
 from unimoe.metrics import canonical_metric
-from unimoe.results.runs.scoring import Judgments, RunSource
+from unimoe.results.runs.sources import Judgments, RunSource
 
 _END = "_predictions.json"
 _DEFAULT = "ndcg@10"  # where mteb does not know the task, or has no values by query

@@ -20,7 +20,7 @@ from unimoe.core.trec import Qrels, Run
 from unimoe.results.comparability import ALLOWANCES
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import ScoredSystems, score_systems
-from unimoe.results.runs.scoring import RunSource, Scoring, judgments
+from unimoe.results.runs.sources import RunSource, Scoring, judgments
 
 RESULT: dict[str, Any] = make_result(
     "joint_r8",

@@ -20,7 +20,8 @@ from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
 from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Details, IdPairs, Results, Seed, repeats
-from unimoe.results.runs.scoring import RunSource, ScoredRun, Scoring, score_source
+from unimoe.results.runs.scoring import ScoredRun, score_source
+from unimoe.results.runs.sources import RunSource, Scoring
 
 TASK: Task = "retrieval"
 NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs

@@ -7,106 +7,38 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from unimoe.checks import Check, settled
 from unimoe.checks.ids import document_ids, query_ids
 from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
 from unimoe.checks.runs import RunFacts, alone, swapped
 from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
-from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few, path_of
-from unimoe.core.io import HASH_LENGTH, hash_file, hash_json
-from unimoe.core.limits import name_problem, shortened
+from unimoe.core.errors import DataError, UsageError, path_of
+from unimoe.core.io import HASH_LENGTH
 from unimoe.core.trec import Grades, Run, Subtopics, is_unordered, plain_subtopics
-from unimoe.data.collection_card import describe_qrels
-from unimoe.data.sources.beir_layout import split_files
-from unimoe.formats.qrels import load_qrels, read_subtopics
 from unimoe.formats.runs import load_run
-from unimoe.metrics import DEFAULT_METRICS, MetricLike, Scores, canonical_metrics, parse_metric
+from unimoe.metrics import DEFAULT_METRICS, MetricLike, Scores, parse_metric
 from unimoe.metrics.scoring import (
     Order,
-    checked_level,
     computable_metrics,
     level_note,
     score_plain,
 )
 from unimoe.results import Otherwise, QueryDetail
-
-RunContent: TypeAlias = Any  # a path, or whatever of Python ``read_run`` takes
-QrelsContent: TypeAlias = Any  # a path, or whatever of Python ``read_qrels`` takes
-
-# The help of ``compare --allow`` says what each means.
-ALLOWANCES = ("queries", "zeros", "depth", "duplicates", "ranks")
-
-
-@dataclass(frozen=True)
-class Judgments:
-    """The judgments of one dataset."""
-
-    dataset: str
-    name: str  # as messages call the judgments: the path of a file
-    qrels: Grades
-    content_hash: str
-    level: int  # the lowest grade that binary measures count as relevant
-    stated: int | None  # the level that the user or the file's own description states
-    texts: Mapping[str, str] | None = None  # of queries; None where none are given
-    subtopics: Subtopics | None = None  # where a metric needs them and the file names them
-    metric: str | None = None  # the main metric here, where the comparison's is not
-
-
-@dataclass(frozen=True)
-class RunSource:
-    """One run, which is one seed of a system on a dataset."""
-
-    system: str
-    judged: Judgments
-    seed: int | None  # counted from 0 in the order given; None of a system that is not one of many trainings
-    name: str  # as messages call it: the path of a file
-    content: RunContent
-
-
-@dataclass(frozen=True)
-class Scoring:
-    """How the runs of a comparison are scored; a UsageError where metrics, allowances or depth make no sense."""
-
-    metrics: tuple[str, ...]  # those asked for, in any spelling; the first is the main metric
-    others: tuple[str, ...] = ()  # shown too where the rankings of all runs are deep enough
-    depth: int | None = None  # score only this many documents of each query
-    allow: tuple[str, ...] = ()  # what would be refused otherwise, of ``ALLOWANCES``
-    paired: bool = False  # whether run i of all systems shares data order and initial weights
-
-    def __post_init__(self) -> None:
-        for name in ("metrics", "others"):
-            object.__setattr__(self, name, canonical_metrics(getattr(self, name)))
-        for name in self.allow:
-            if name not in ALLOWANCES:
-                hint = did_you_mean(name, ALLOWANCES)
-                raise UsageError(f"--allow {name}: unknown{hint}; use {', '.join(ALLOWANCES)}")
-        if {"queries", "zeros"} <= set(self.allow):
-            raise UsageError(
-                "--allow queries leaves out what --allow zeros counts as 0; give the one that suits the runs"
-            )
-        if not self.metrics:
-            raise UsageError("no metric to compare by; name one, such as ndcg@10")
-        _refuse_depth(self.depth)
-
-    def on(self, judged: Judgments) -> Scoring:
-        """Return how runs on a dataset are scored, which may have a main metric of its own."""
-        return self if judged.metric is None else replace(self, metrics=(judged.metric, *self.metrics[1:]))
-
-    @property
-    def main(self) -> str:
-        """The metric that heads the tables."""
-        return self.metrics[0]
-
-    @property
-    def every(self) -> tuple[str, ...]:
-        """The metrics asked for, then the others."""
-        return tuple(dict.fromkeys((*self.metrics, *self.others)))
+from unimoe.results.runs.sources import (
+    QrelsContent,
+    RunContent,
+    RunSource,
+    Scoring,
+    judgments,
+    refuse_depth,
+    refuse_empty,
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -177,44 +109,6 @@ class _Opened:
     checks: tuple[Check, ...]
 
 
-def judgments(
-    content: QrelsContent, dataset: str | None = None, level: int | None = None, metrics: Sequence[MetricLike] = ()
-) -> Judgments:
-    """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
-
-    Where one of the ``metrics`` needs subtopics and the file names them, a document's grade is its highest for any.
-
-    A UsageError where the level is below 1 or the name cannot be a dataset's, a DataError where the file is malformed.
-    """
-    if level is not None:
-        level = checked_level(level, "--relevance-level")
-    subtopics: Subtopics | None = None
-    qrels: Grades
-    if isinstance(content, Path):
-        folder = Path(str(content).removeprefix("path:").partition("@")[0])
-        if folder.is_dir() and not content.is_file():
-            files = first_few([str(path) for path in split_files(folder).values()]) or "one of TREC or a table"
-            raise UsageError(f"{content}: this is a folder, and a run is scored by a file of judgments; give {files}")
-        described = describe_qrels(content)
-        if any(parse_metric(metric).of_subtopics for metric in metrics):
-            subtopics = read_subtopics(content)
-        if subtopics:
-            qrels = {key: {d: max(of.values()) for d, of in found.items()} for key, found in subtopics.items()}
-        else:
-            qrels = load_qrels(content)
-        name, content_hash = str(content), hash_file(content)
-        dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
-        level = level or described.relevance_level
-    else:
-        name = f"qrels of {dataset or 'the dataset'}"
-        qrels = load_qrels(content, name)
-        content_hash = hash_json(qrels)
-    _refuse_empty(name, qrels)
-    if problem := name_problem(dataset or "dataset"):
-        raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
-
-
 def score_run(
     qrels: QrelsContent | str,
     run: RunContent | str,
@@ -245,7 +139,7 @@ def score_run(
         DataError: what is given is missing, malformed or empty, no query of the run is judged, ranks contradict scores,
             or ``depth`` would cut a run that has no order.
     """
-    _refuse_depth(depth)
+    refuse_depth(depth)
     # Before the files are read, which may take a while.
     names = computable_metrics(metrics, 1 if relevance_level is None else relevance_level)
     if not names:
@@ -277,21 +171,6 @@ def score_run(
         unjudged_share=scores.unjudged.share,
         unjudged_cutoff=scores.unjudged.cutoff,
     )
-
-
-def judged_by(content: RunContent, datasets: Sequence[Judgments]) -> list[Judgments]:
-    """Return the datasets of which a run holds judged queries; all of them where it holds none, which is refused."""
-    held = load_run(content, "the run").run
-    return [judged for judged in datasets if not judged.qrels.keys().isdisjoint(held)] or list(datasets)
-
-
-def refuse_draws(system: str, dataset: str, runs: Sequence[str]) -> None:
-    """Refuse several runs of a system without training, of which there are no draws, by a UsageError."""
-    if len(runs) > 1:
-        raise UsageError(
-            f"{system} is untrained, and has {len(runs)} runs on {dataset} ({runs[0]}, {runs[1]}); give one run, or do "
-            "not name it with --untrained"
-        )
 
 
 def score_run_file(
@@ -376,7 +255,7 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
     judged = source.judged
     file = load_run(source.content, source.name)
     run, checks = file.run, list(settled(file.checks, allow))
-    _refuse_empty(source.name, run)
+    refuse_empty(source.name, run)
     if run.keys().isdisjoint(judged.qrels):
         hint = f": {found}" if (found := query_ids(judged.qrels, run)) else ""
         raise DataError(
@@ -411,15 +290,3 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
 
 def _path(given: Any) -> Any:
     return Path(given) if isinstance(given, str) else given
-
-
-def _refuse_depth(depth: int | None) -> None:
-    whole = hasattr(depth, "__index__")
-    if depth is not None and (not whole or depth < 1):
-        problem = "leaves no document to score" if whole else "is no whole number"
-        raise UsageError(f"--depth {depth} {problem}; use at least 1")
-
-
-def _refuse_empty(name: str, content: Grades) -> None:
-    if not content:
-        raise DataError(f"{name}: no line in it; there is nothing to score")
