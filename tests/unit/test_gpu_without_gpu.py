@@ -246,7 +246,7 @@ def test_a_step_of_a_joint_arm(first_layer: int, budget: Budget) -> None:
         embedding_backward(arm.model, arm.embedding, [0, 1], 1.0, 0.1, budget)
         arm.optimizer.step(1e-3, 1.0)
         # The loss of each task, and the gradient's norm: both are logged, and stop the training if they are not finite.
-        assert arm.waits == {"steps.backward_in_parts": 2, "optimizer.step": 1}
+        assert arm.waits == {"steps.backward_in_parts": 2, "steps.step": 1}
 
 
 def test_a_ranking_loss_waits_once() -> None:
