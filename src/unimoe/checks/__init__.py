@@ -40,13 +40,13 @@ class Check:
     unfit: bool = False
 
 
-def settled(checks: Iterable[Check], allow: Collection[str] = ()) -> tuple[Check, ...]:
-    """Return what was found, refusals that are allowed by name as caveats; raise the first other one as a DataError."""
+def settled(checks: Iterable[Check], allow: Collection[str] = (), *, offer: bool = True) -> tuple[Check, ...]:
+    """Return what was found, allowed refusals as caveats; raise another as a DataError, which may offer ``--allow``."""
     found = []
     for check in checks:
         if check.weight == "refusal":
             if check.name not in allow:
-                raise DataError(f"{check.line}; {check.remedy}, or --allow {check.name}")
+                raise DataError(f"{check.line}; {check.remedy}{f', or --allow {check.name}' if offer else ''}")
             check = replace(check, weight="caveat", line=f"{check.line} (--allow {check.name})", remedy="", unfit=True)
         found.append(check)
     return tuple(found)

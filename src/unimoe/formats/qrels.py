@@ -69,7 +69,7 @@ def _of_columns(source: Columns) -> dict[str, dict[str, float]]:
     by_subtopic = "; for judgments by subtopic ask for a measure such as alpha_nDCG@20"
     qrels, known = dict[str, dict[str, float]](), dict[str, str]()
     if {"rank", "score"} <= pick(source.names, {"rank": ["rank"], "score": ["score"]}).keys():
-        raise DataError(f"{source.name}: looks like a run: give it as RUN")
+        raise DataError(f"{source.name}: looks like a run, where judgments belong: are the two swapped?")
     places = places_of(source, FIELDS, FIELDS) if source.names else _layout(source) if source.sample else {}
     for batch in source.batches:
         queries, documents = (batch.ids(places[field], f"{field} id") for field in ("query", "document"))
@@ -98,5 +98,5 @@ def _layout(source: Columns) -> dict[str, int]:
         iteration_last = not set(columns[1]) <= q0 and set(columns[3]) <= q0 and all(map(is_number, columns[2]))
         return {"query": 0, "document": 1 if iteration_last else 2, "grade": 2 if iteration_last else 3}
     if width in {5, 6} and (set(columns[1]) <= q0 or all(map(is_number, columns[width - 2]))):
-        raise DataError(f"{source.name}: looks like a run: give it as RUN")
+        raise DataError(f"{source.name}: looks like a run, where judgments belong: are the two swapped?")
     raise DataError(f"{source.first}: {LAYOUT}, this one {width}")

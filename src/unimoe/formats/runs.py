@@ -57,7 +57,7 @@ def read_run(content: object, allow: Collection[str] = ()) -> Run:
         UsageError: this is no run, or reading it needs pyarrow, which is not installed.
     """
     found = load_run(content)
-    settled(found.checks, allow)
+    settled(found.checks, allow, offer=False)
     return found.run
 
 
@@ -129,7 +129,7 @@ def _of_columns(source: Columns) -> RunFile:
     """Read a run by the names of its columns, or where they have none by their content."""
     places = pick(source.names, {**FIELDS, "results": ("results",), "grade": GRADE})
     if "grade" in places and places.keys().isdisjoint({"score", "rank"}):
-        raise DataError(f"{source.name}: looks like judgments: give it as QRELS")
+        raise DataError(f"{source.name}: looks like judgments, where a run belongs: are the two swapped?")
     if {"query", "results"} <= places.keys():  # of sentence-transformers' evaluators
         gathered = GatheredRun(_THREE)
         for batch in source.batches:
@@ -147,7 +147,7 @@ def _of_columns(source: Columns) -> RunFile:
     if places == _THREE and not source.names and gathered.is_whole:
         gathered.take_ranks(source.name)
     if {"query-id", "corpus-id", "score"} <= set(source.names) and _looks_graded(gathered.run):
-        raise DataError(f"{source.name}: looks like judgments: give it as QRELS")
+        raise DataError(f"{source.name}: looks like judgments, where a run belongs: are the two swapped?")
     has_both = {"score", "rank"} <= places.keys()
     return RunFile(gathered.run, check_ranks(gathered.run, gathered.ranks, source.name) if has_both else ())
 
@@ -171,7 +171,7 @@ def _layout(source: Columns) -> dict[str, int]:
     if width == 5 and len(set(columns[4])) == 1 and numbers(3) and (is_q0 or counts(2)):
         return _NO_RANK if is_q0 else _NO_Q0
     if width == 4 and is_q0 and numbers(3):
-        raise DataError(f"{source.name}: looks like judgments: give it as QRELS")
+        raise DataError(f"{source.name}: looks like judgments, where a run belongs: are the two swapped?")
     remedy = "; name the columns in a first line" if width in {4, 5} else ""
     raise DataError(f"{source.first}: {LAYOUT}, this one {width}{remedy}")
 
