@@ -20,6 +20,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
+from unimoe.core.trec import plain_run
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection, Document
 from unimoe.data.mteb_names import beir_name, find_tasks, mteb_name, random_state_kept
@@ -29,8 +30,9 @@ from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import as_unimodel
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import failure_reason
-from unimoe.metrics import score_run
+from unimoe.metrics import DEFAULT_METRICS
 from unimoe.models.embedder import Advance
+from unimoe.results.runs.scoring import checked_scores
 
 if TYPE_CHECKING:
     from mteb import AbsTask
@@ -148,7 +150,8 @@ def evaluate_embedding_collection(
     outcome = evaluate_task(model, task, folder)
     # By the collection's own judgments: MTEB's copy has no negative grades.
     level = collection.relevance_level
-    scores = score_run(collection.qrels, outcome.run, relevance_level=level)
+    measures = [outcome.main_metric, *DEFAULT_METRICS]
+    scores = checked_scores(collection.qrels, plain_run(outcome.run), measures, level, collection.name)
     scores = replace(scores, unjudged_queries=collection.unjudged_queries)
     return replace(outcome, scores=scores, qrels=collection.qrels, queries=collection.queries, relevance_level=level)
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from unimoe.core.errors import DataError
-from unimoe.core.trec import Qrels, Run
+from unimoe.core.trec import Qrels, Run, plain_grades, plain_run
 from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
@@ -25,6 +25,7 @@ from unimoe.evaluation.mteb.search import TaskSearch
 from unimoe.evaluation.reranking.rerankers import truncation_note
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.results.runs.scoring import checked_scores
 
 import_mteb()  # before anything of it is imported by name
 
@@ -87,7 +88,11 @@ def run_task(model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask,
     run, qrels, groups, metric = rankings.run, rankings.qrels, rankings.groups, main_metric(task)
     level = task.relevance_level if isinstance(task, CollectionTask) else 1  # MTEB knows no other
     metrics = DEFAULT_METRICS if groups or not qrels else tuple(dict.fromkeys((*DEFAULT_METRICS, metric)))
-    scores = score_run(qrels, run, metrics, level) if qrels else Scores({}, {}, [])
+    scores = Scores({}, {}, [])
+    if groups:  # which have values of their own, so that nothing can be said of a query's ties
+        scores = score_run(qrels, run, metrics, level)
+    elif qrels:
+        scores = checked_scores(plain_grades(qrels), plain_run(run), [metric, *metrics], level, name)
     return Outcome(
         task_type=str(task.metadata.type),
         main_metric=metric,
