@@ -29,7 +29,6 @@ from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
 from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.systems.named import (
-    CROSS_ENCODER,
     OPTION,
     Naming,
     default_experiment,
@@ -39,6 +38,7 @@ from unimoe.evaluation.systems.named import (
 from unimoe.evaluation.systems.system import System, checkpoint_loader, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.embedder import Advance
+from unimoe.models.kinds import CROSS_ENCODER
 from unimoe.models.loader import weights_hash
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig

@@ -35,24 +35,23 @@ from unimoe.models.base import base_architecture, model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
+from unimoe.models.folder import find_folder
+from unimoe.models.identity import ADAPTER_SETTINGS, reading
+from unimoe.models.kinds import CROSS_ENCODER, ENCODER, MONO_T5, RANK_LLAMA, YES_NO
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, find_matcher, load_matcher
-from unimoe.models.model_files import find_model, model_identity, reading
 from unimoe.models.pair_model import TokenReranker
 from unimoe.models.prompts import default_prompt
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import ANSWERS, load_mono_t5, refuse_no_t5
-from unimoe.models.rerankers.score_head import KIND as RANK_LLAMA
-from unimoe.models.rerankers.score_head import load_score_head, score_head_identity
+from unimoe.models.rerankers.score_head import load_score_head
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.results import Task, safe_name
 
 OPTION = "--model"
 METHODS = ("score", "prepare", "cut", "truncated_queries")  # of a user's reranker, which may raise any error
-YES_NO, BUNDLED, CROSS_ENCODER = "yes-no", "bundled", "cross-encoder"
-ADDRESSES = ("http", "https")
-MONO_T5, ENCODER = "monot5", "encoder"
+BUNDLED, ADDRESSES = "bundled", ("http", "https")
 
 _OTHER_KINDS = {"ForSequenceClassification": CROSS_ENCODER, "ForConditionalGeneration": MONO_T5}
 _BATCH_SIZE = 32  # pairs of one forward pass of a cross-encoder
@@ -174,11 +173,8 @@ def _split(name: str) -> tuple[str, str]:
     if not name.strip():
         raise UsageError(f"{OPTION} names nothing; write {forms}")
     if not colon or Path(name).exists():
-        if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
-            raise UsageError(
-                f"{OPTION} {name}: an adapter alone, and no checkpoint of unimoe's training; merge it into its base "
-                f"and save the whole, or write {OPTION} rankllama:{name} if it has a score head"
-            )
+        if Path(name, ADAPTER_SETTINGS).is_file():
+            return find_folder(OPTION, name).kind or YES_NO, name
         return YES_NO, name
     if kind not in known:
         raise UsageError(f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write {forms}")
@@ -269,26 +265,29 @@ def find_cross_encoder(name: str, naming: Naming) -> Found:
     """Find a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
     model, batch_size = naming.experiment.model, naming.experiment.evaluation.batch_size or _BATCH_SIZE
     trusted = model.trust_remote_code
-    root, commit = find_model(OPTION, name, model.revision, trust_remote_code=trusted)
-    refuse_no_cross_encoder(root)
+    folder = find_folder(OPTION, name, model.revision, trust_remote_code=trusted)
+    refuse_no_cross_encoder(folder)
 
     def load() -> CrossEncoderReranker:
-        loaded = load_cross_encoder(root, naming.device, naming.dtype, model.max_length, trust_remote_code=trusted)
+        loaded = load_cross_encoder(
+            folder.root, naming.device, naming.dtype, model.max_length, trust_remote_code=trusted
+        )
         return CrossEncoderReranker(loaded, batch_size)
 
-    return model_identity(CROSS_ENCODER, name, root, commit), reading("cross_encoder", root, model.max_length), load
+    read = reading("cross_encoder", folder.root, model.max_length)
+    return f"{CROSS_ENCODER}:{folder.identity}", read, load
 
 
 def find_mono_t5(name: str, naming: Naming) -> Found:
     """Find a T5 that says true or false about a pair."""
     config, prompt = naming.experiment.model, naming.experiment.prompt
-    root, commit = find_model(OPTION, name, config.revision)
-    refuse_no_t5(root)
-    identity = model_identity(MONO_T5, name, root, commit)
-    read = reading(MONO_T5, root, config.max_length, prompt.answers(*ANSWERS))
+    folder = find_folder(OPTION, name, config.revision)
+    refuse_no_t5(folder)
+    identity = f"{MONO_T5}:{folder.identity}"
+    read = reading(MONO_T5, folder.root, config.max_length, prompt.answers(*ANSWERS))
 
     def load() -> TokenReranker:
-        model = load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype)
+        model = load_mono_t5(folder.root, prompt, config.max_length, naming.device, naming.dtype)
         return replace(model, base_identity=identity, prompt_name=read)
 
     return identity, read, load
@@ -297,11 +296,11 @@ def find_mono_t5(name: str, naming: Naming) -> Found:
 def find_rank_llama(name: str, naming: Naming) -> Found:
     """Find a decoder with a head of one output on its last token, or an adapter of one."""
     config = naming.experiment.model
-    root, commit = find_model(OPTION, name, config.revision)
-    identity, read = score_head_identity(OPTION, name, root, commit), reading(RANK_LLAMA, root, config.max_length)
+    folder = find_folder(OPTION, name, config.revision)
+    identity, read = f"{RANK_LLAMA}:{folder.identity}", reading(RANK_LLAMA, folder.root, config.max_length)
 
     def load() -> TokenReranker:
-        model = load_score_head(root, config.max_length, naming.device, naming.dtype, OPTION)
+        model = load_score_head(folder.root, config.max_length, naming.device, naming.dtype, OPTION)
         return replace(model, base_identity=identity, prompt_name=read)
 
     return identity, read, load
