@@ -183,7 +183,6 @@ class TestPython:
         ("cross-encoder:toy", 3, ["toy: no config.json; give the folder of a model"]),
         ("cross-encoder:damaged", 3, ["toy, query 'q", "its score is not finite; the weights are damaged"]),
         ("ce", 2, ["a BertForSequenceClassification, no causal language model", "write --model cross-encoder:ce"]),
-        ("adapter", 2, ["adapter: an adapter alone", "write --model rankllama:adapter if it has a score head"]),
         ("t5", 2, ["a T5ForConditionalGeneration, no causal language model", "write --model monot5:t5"]),
         ("encoder", 2, ["a BertModel, no causal language model", "write --model encoder:encoder"]),
         ("monot5:ce", 3, ["ce: a BertForSequenceClassification, no T5 that answers"]),

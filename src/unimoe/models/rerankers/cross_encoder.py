@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from unimoe.core.errors import DataError
+from unimoe.models.adapter_files import load_library_model
 from unimoe.models.device import AnswerHead, compute_in_float32
-from unimoe.models.folder import ModelFolder, loadable, read_folder
+from unimoe.models.folder import ModelFolder, read_folder
 from unimoe.models.identity import module_folders, read_settings
 from unimoe.models.model_files import loading, missing_weights
 
@@ -33,19 +34,16 @@ def load_cross_encoder(
     Raises:
         DataError: it cannot be loaded, has no trained head, or has more than two labels.
     """
-    from sentence_transformers import CrossEncoder
-
     found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
     refuse_no_cross_encoder(found)
     with loading(f"{folder}: cannot be loaded as a cross-encoder", "save it with save_pretrained()"):
-        with loadable(found) as place:
-            model: CrossEncoder = CrossEncoder(
-                str(place),
-                device=str(device),
-                local_files_only=True,
-                trust_remote_code=trust_remote_code,
-                model_kwargs=None if dtype is None else {"dtype": dtype},
-            )
+        model: CrossEncoder = load_library_model(
+            "CrossEncoder",
+            found,
+            device=str(device),
+            trust_remote_code=trust_remote_code,
+            model_kwargs=None if dtype is None else {"dtype": dtype},
+        )
         missing = missing_weights(model[0].model, found.inner, found) if len(model) == 1 or found.base else []
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")
@@ -61,7 +59,7 @@ def refuse_no_cross_encoder(found: ModelFolder) -> None:
     """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair."""
     found.refuse_no_config()
     folder, name = found.root, found.architecture
-    heads = [read_settings(other / "config.json") for other in module_folders(folder)[1:]]
+    heads = [read_settings(other / "config.json") for other in module_folders(found.library_root)[1:]]
     # A Dense module behind the transformer may give the scores.
     labels = next(
         (int(head.get("out_features", 0)) for head in heads if head.get("module_output_name") == "scores"), None
