@@ -216,7 +216,7 @@ def test_another_model_or_tokenizer_of_the_same_name_is_refused(data: Path, tmp_
     path = shutil.copytree(data / "ce", tmp_path / "changed" / "ce") / "tokenizer_config.json"
     scripts.write_plain(path, scripts.read_plain(path) | {"model_max_length": 20})
     done = evaluate_model(data, f"cross-encoder:{path.parent}", tmp_path)
-    scripts.assert_refused(done, 3, "holds another evaluation (prompt", silent=False)
+    scripts.assert_refused(done, 3, "holds another evaluation (base_model", silent=False)
 
 
 ZERO_SHOT = "--zero-shot --config tiny.yaml --dataset toy --task reranking"

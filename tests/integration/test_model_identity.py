@@ -52,21 +52,19 @@ def other_weights(folder: Path) -> None:
     save_file({name: 1.3 * weight for name, weight in load_file(path).items()}, path, {"format": "pt"})
 
 
+def edits(text: str, changed: str, file: str = "config.json", folder: str = "causal") -> Callable[[Path], None]:
+    return lambda models: edit(models / folder, file, text, changed)
+
+
 EDITS: dict[str, tuple[str, str, Callable[[Path], None]]] = {
-    "norms": ("causal", "", lambda f: edit(f / "causal", "config.json", '"rms_norm_eps": 1e-06', '"rms_norm_eps": 0.5')),
-    "act": ("causal", "", lambda f: edit(f / "causal", "config.json", '"hidden_act": "silu"', '"hidden_act": "relu"')),
-    "YaRN": (
-        "causal",
-        "",
-        lambda f: edit(f / "causal", "config.json", '"rope_type": "default"', '"rope_type": "yarn", "factor": 4.0'),
-    ),
-    "template": (
-        "causal", "", lambda f: edit(f / "causal", "chat_template.jinja", "message['content']", "message['content'][::-1]")
-    ),
-    "base of a LoRA": ("causal-lora", "", lambda f: other_weights(f / "causal")),
-    "base of an encoder's LoRA": ("encoder-lora", "encoder:", lambda f: other_weights(f / "encoder")),
-    "encoder": ("encoder", "encoder:", lambda f: edit(f / "encoder", "config.json", '"gelu"', '"relu"')),
-}  # fmt: skip
+    "norms": ("causal", "", edits('"rms_norm_eps": 1e-06', '"rms_norm_eps": 0.5')),
+    "act": ("causal", "", edits('"hidden_act": "silu"', '"hidden_act": "relu"')),
+    "YaRN": ("causal", "", edits('"rope_type": "default"', '"rope_type": "yarn", "factor": 4.0')),
+    "base of a LoRA": ("causal-lora", "", lambda models: other_weights(models / "causal")),
+    "base of an encoder's LoRA": ("encoder-lora", "encoder:", lambda models: other_weights(models / "encoder")),
+    "encoder": ("encoder", "encoder:", edits('"gelu"', '"relu"', folder="encoder")),
+}
+"""Models, their prefix, and what happens to them."""
 
 
 @pytest.mark.parametrize("case", EDITS)
@@ -85,11 +83,23 @@ def test_an_edited_model_is_evaluated_anew_and_never_from_what_the_old_one_left(
     before = scripts.run_of(tmp_path / "out", name, task="embedding")
     change(here)
     done = evaluate(here, kind + name, tmp_path / "out", "embedding", "cache")
-    scripts.assert_refused(done, 3, f"holds another evaluation (base_model '{name}@")
+    scripts.assert_refused(done, 3, f"holds another evaluation (base_model '{name}@", silent=False)
     scripts.successful(evaluate(here, kind + name, tmp_path / "again", "embedding", "cache"))
     scripts.successful(evaluate(here, kind + name, tmp_path / "fresh", "embedding", "empty"))
     again, fresh = (scripts.run_of(tmp_path / out, name, task="embedding") for out in ("again", "fresh"))
     assert again == fresh != before
+
+
+def test_another_chat_template_is_another_reranker(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(data / "toy", tmp_path / "toy")
+    folder = shutil.copytree(data / "causal", tmp_path / "causal")
+    monkeypatch.chdir(tmp_path)
+    scripts.successful(evaluate(tmp_path, "causal", tmp_path / "out", "reranking", "cache"))
+    edit(folder, "chat_template.jinja", "message['role']", "message['role'] + '!'")
+    done = evaluate(tmp_path, "causal", tmp_path / "out", "reranking", "cache")
+    scripts.assert_refused(done, 3, "holds another evaluation (base_model 'causal@", silent=False)
+    scripts.successful(evaluate(tmp_path, "causal", tmp_path / "again", "reranking", "cache"))
+    assert scripts.run_of(tmp_path / "again", "causal") != scripts.run_of(tmp_path / "out", "causal")
 
 
 def test_python_functions_know_an_edited_encoder_too(
