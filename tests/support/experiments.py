@@ -12,7 +12,7 @@ from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
-from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.system import System, zero_shot_system
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import EmbeddingSet, RankingSet, Texts, TrainingData

@@ -63,9 +63,9 @@ def retrieve(
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.chosen import retrieval_systems
+    from unimoe.evaluation.datasets import chosen_datasets
     from unimoe.evaluation.evaluate import run_retrieval
-    from unimoe.evaluation.systems.retriever import fused_name, retriever_name
-    from unimoe.evaluation.tiers.datasets import chosen_datasets
+    from unimoe.evaluation.retriever import fused_name, retriever_name
     from unimoe.models.device import use_threads
     from unimoe.results import result_files
     from unimoe.retrieval.sizes import FULL

@@ -18,7 +18,7 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.tiers.datasets import Dataset
+from unimoe.evaluation.datasets import Dataset
 from unimoe.formats.runs import read_predictions
 from unimoe.metrics import canonical_metric
 from unimoe.results.runs.sources import Judgments, RunSource

@@ -1,63 +1,89 @@
 """An evaluation, and its outcome.
 
 An ``Evaluation`` is a system on a task and a dataset, with everything that the scores depend on; an ``Outcome`` holds
-the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
+the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result, which is what the
+evaluation is ``About`` and its scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.system import System
 from unimoe.metrics import DEFAULT_METRICS, Scores
-from unimoe.results import Identity, Otherwise, Task, TrainingBudget, VectorIndex
+from unimoe.models.embedder import Advance
+from unimoe.models.model import Model
+from unimoe.results import About, Otherwise, VectorIndex
 from unimoe.results.runs.scoring import CheckedScores, checked_scores
+
+if TYPE_CHECKING:
+    from unimoe.evaluation.engines import Engine
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an evaluation is run with.
+
+    Attributes:
+        model: None for the first stage alone; on a cluster a stand-in for the workers'.
+        engine: where it computes.
+        folder: of what a killed evaluation finds again; None where that may be another system's.
+        advance: called with the number of pairs or texts done.
+    """
+
+    model: Model | None
+    engine: Engine
+    folder: Path | None
+    advance: Advance
+
+    @property
+    def loaded(self) -> Model:
+        """The model, of any system but the first stage alone."""
+        assert self.model is not None  # noqa: S101 - for the type checker
+        return self.model
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One system on one task and dataset: all of its ``EvalResult`` that is known before anything is scored.
+    """One system on one task and dataset.
 
     Attributes:
+        about: what its result says that is known before anything is scored.
+        hashes: content hashes, by name, of what the scores depend on.
         main_metric: None for whatever the outcome has.
+        dtype: of the model; None where that is not known.
         reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         of: the system; None where the outcome comes from elsewhere, as in a study.
-        data: what it is evaluated on: a ``LoadedDataset``, ``Searches``, or a task of MTEB.
+        run: scores it, given itself; None where the outcome comes from elsewhere.
     """
 
-    system: str
-    seed: int | None
-    task: Task
-    dataset: str
-    identity: Identity
+    about: About
     hashes: dict[str, str]
-    config: Mapping[str, Any]
     main_metric: str | None = None
     dtype: str | None = None
-    caveats: Sequence[str] = ()
-    task_type: str | None = None
-    training: TrainingBudget | None = None
     reusable: bool = True
     size: int | None = None
     of: System | None = None
-    data: Any = None
+    run: Callable[[Evaluation, Work], Outcome] | None = None
 
     @property
-    def title(self) -> str:
-        """Task, dataset, system and seed, as progress shows them."""
-        seed = "" if self.seed is None else f", seed {self.seed}"
-        return f"{self.task} {self.dataset}: {self.system}{seed}"
+    def system(self) -> System:
+        """The system, of an evaluation that can be run."""
+        assert self.of is not None  # noqa: S101 - for the type checker
+        return self.of
 
     @property
     def fingerprint(self) -> str:
         """The hash of what a pair's score depends on besides its tokens; batches and versions only round it."""
-        return hash_json([self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype])
+        identity = self.about.identity
+        return hash_json([identity.base_model, identity.prompt, self.hashes.get("checkpoint"), self.dtype])
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig, ArmTask
 from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
+from unimoe.evaluation.datasets import LoadedDataset, tier_datasets
 from unimoe.evaluation.plan import PlannedDataset, prompt_sample, spread
-from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
-from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
+from unimoe.evaluation.system import ZERO_SHOT_ARM
 from unimoe.experiment.job import ANALYZE, checked_gates, smoke_version
 from unimoe.models.adapter import adapter_parameters
 from unimoe.models.batching import default_token_budget

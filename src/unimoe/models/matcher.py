@@ -10,13 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unimoe.config import Batches
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
@@ -25,6 +26,7 @@ from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
 from unimoe.models.model_files import architecture, find_model, loading, model_identity, read_settings, settings_hash
 from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 
 Scores = NDArray[np.float32]
 
@@ -211,3 +213,27 @@ def _cut(model: Any, length: int) -> None:
                 setattr(module, name, length)
         if type(module).__name__ == "SparseStaticEmbedding":  # which asks its tokenizer alone
             module.tokenizer.model_max_length = length
+
+
+class MatcherReranker(Reranker):
+    """Scores pairs by a sparse encoder or late interaction, which encodes each text of a shard once."""
+
+    def __init__(self, model: Matcher, **batches: Unpack[Batches]) -> None:
+        self._model, self._batches, self.place = model, batches, model.device
+
+    @property
+    def cut_by(self) -> Cut:
+        """By documents, which are longer than queries."""
+        return "document_first", shard_characters(self._model.device)
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the similarity of each pair."""
+        kinds: tuple[TextKind, TextKind] = ("query", "document")
+        sides = []
+        for texts, kind in zip(zip(*prepared, strict=True), kinds, strict=False):  # no pairs have no sides
+            place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            sides += [self._model.encode(list(place), kind=kind, **self._batches), [place[text] for text in texts]]
+        scores: list[float] = self._model.pairwise(*sides).tolist() if sides else []
+        if advance:
+            advance(len(prepared))
+        return scores

@@ -27,8 +27,8 @@ from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import to_device
-from unimoe.models.embedder import Advance, Embedder
-from unimoe.retrieval.embeddings import Embedded, Encode, Spread, kept_embeddings
+from unimoe.models.embedder import Advance, Embedder, Encode, Spread
+from unimoe.retrieval.embeddings import Embedded, kept_embeddings
 
 Backend = Literal["torch", "faiss"]
 

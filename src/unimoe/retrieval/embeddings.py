@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,18 +22,12 @@ from numpy.typing import NDArray
 from unimoe.core.errors import DataError, InputError, named_inputs
 from unimoe.core.io import Strict, atomic_path, cache_dir, hash_json, hash_parts, lock, read_json, write_json
 from unimoe.data.collection import Document
-from unimoe.models.embedder import Embedder, TextKind
+from unimoe.models.embedder import Embedder, Encode, Spread, TextKind
 
 logger = logging.getLogger(__name__)
 
 Storage = Literal["float32", "float16"]
 Vectors = NDArray[np.floating]
-
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""From N texts to ``(N, D)``."""
-
-Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[NDArray[np.float32]]]
-"""Embeds several units by a function that embeds one, and yields their vectors in order; ``map`` is one."""
 
 MADE_FROM = "made_from.json"
 """The file beside kept vectors that names model and collection."""

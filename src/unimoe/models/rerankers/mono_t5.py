@@ -12,7 +12,9 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead
-from unimoe.models.model_files import architecture, load_pretrained, loading
+from unimoe.models.kinds import MONO_T5, OPTION, ModelSettings, register_model
+from unimoe.models.model import Model, model_of_pairs
+from unimoe.models.model_files import architecture, find_model, load_pretrained, loading, model_identity, reading
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -72,3 +74,20 @@ def load_mono_t5(
         suffix=tokenizer("Relevant:")["input_ids"],  # and the end of a text
     )
     return TokenReranker(model, pairs, scores, fitting)
+
+
+def mono_t5_model(name: str, settings: ModelSettings) -> Model:
+    """Return a T5 that says true or false about a pair."""
+    settings.refuse_layers(MONO_T5)
+    config, prompt = settings.experiment.model, settings.experiment.prompt
+    root, commit = find_model(OPTION, name, config.revision)
+    refuse_no_t5(root)
+    return model_of_pairs(
+        lambda: load_mono_t5(root, prompt, config.max_length, settings.device, settings.dtype),
+        identity=model_identity(MONO_T5, name, root, commit),
+        prompt=reading(MONO_T5, root, config.max_length, prompt.answers(*ANSWERS)),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(MONO_T5, mono_t5_model)

@@ -13,9 +13,20 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, load_pretrained, loading, model_identity, read_settings, weights_hash
-from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
+from unimoe.models.kinds import OPTION, ModelSettings, register_model
+from unimoe.models.model import Model, model_of_pairs
+from unimoe.models.model_files import (
+    find_model,
+    load_pretrained,
+    loading,
+    model_identity,
+    read_settings,
+    reading,
+    weights_hash,
+)
+from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import TextPair
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
@@ -102,3 +113,19 @@ def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
             "one of task_type SEQ_CLS that names its base model"
         )
     return find_model(f"{key} {folder}: its base model", str(base), settings.get("revision"))
+
+
+def score_head_model(name: str, settings: ModelSettings) -> Model:
+    """Return a decoder with a head of one output on its last token, or an adapter of one."""
+    settings.refuse_layers(KIND)
+    config = settings.experiment.model
+    root, commit = find_model(OPTION, name, config.revision)
+    return model_of_pairs(
+        lambda: load_score_head(root, config.max_length, settings.device, settings.dtype, OPTION),
+        identity=score_head_identity(OPTION, name, root, commit),
+        prompt=reading(KIND, root, config.max_length),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(KIND, score_head_model)

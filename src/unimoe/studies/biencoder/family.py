@@ -11,8 +11,8 @@ import numpy as np
 from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.statistics.variance import Array
 from unimoe.data.catalog import result_name
-from unimoe.evaluation.retrieval_eval import TASK
-from unimoe.evaluation.systems.retriever import fused_name, retriever_name
+from unimoe.evaluation.retriever import fused_name, retriever_name
+from unimoe.evaluation.tasks.search import TASK
 from unimoe.formats.runs import read_run
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import from_grade

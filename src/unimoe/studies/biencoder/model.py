@@ -27,7 +27,7 @@ from unimoe.core.io import atomic_dir, ensure_dir, write_json, write_text
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import pad_ids
-from unimoe.models.embedder import Advance, TextKind, Vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.models.model_files import silence_transformers
 from unimoe.retrieval.dense import search
@@ -44,14 +44,14 @@ Texts = Mapping[str, str]  # id to text
 _MODULES = "sentence_transformers.models."
 
 
-class CachedEncoder:
-    """An ``Embedder`` that embeds the texts of a training with a frozen base once, in the user's cache.
+class CachedEncoder(Embedder):
+    """Embeds the texts of a training with a frozen base once, in the user's cache.
 
     These are the corpus and the judged queries. After ``with_layer`` its vectors are those of a checkpoint, up to
     rounding: the linear layer has no bias, so it does not matter that the cached vectors have unit length.
     """
 
-    def __init__(self, base: SentenceEncoder, config: BiEncoderConfig, splits: Splits) -> None:
+    def __init__(self, base: Embedder, config: BiEncoderConfig, splits: Splits) -> None:
         self._base = base
         self._layer: nn.Linear | None = None
         self.base_identity, self.prompt_name = base.base_identity, base.prompt_name

@@ -20,7 +20,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
+from unimoe.evaluation.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.model_files import first_line
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.studies.common.pool_results import RerankingPools

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, first_few, named_inputs
 from unimoe.core.io import atomic_dir, hash_json
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.model_files import (
@@ -32,6 +30,8 @@ from unimoe.models.model_files import (
     transformer_folder,
     weights_hash,
 )
+from unimoe.models.reranker import rerank_run
+from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained

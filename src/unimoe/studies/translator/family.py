@@ -19,7 +19,7 @@ from unimoe.core.io import read_json, write_json, write_text
 from unimoe.evaluation.spec import Evaluation, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
-from unimoe.results import Identity, Task, TrainingBudget, arm_dir, clusters
+from unimoe.results import About, Identity, Task, TrainingBudget, arm_dir, clusters
 from unimoe.results.folder import Results
 from unimoe.studies.common.family import Advance, Family
 from unimoe.studies.common.study import Study
@@ -121,8 +121,8 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         learnt = read_manifest(training.checkpoint).tensors_hash
         seen = training.captions_seen
         budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
-        spec = Evaluation(
-            system=arm,
+        about = About(
+            config_name=arm,
             seed=config.seed,
             task=self.task,
             dataset=source.name,
@@ -133,17 +133,16 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
                 split="test",
                 prompt=source.prompt,
             ),
-            hashes={"collection": pairs.content_hash} | model_hashes(source.encoder, source.prompt, learnt),
             config={
                 "study": self.study.model_dump(),
                 "training": config.model_dump(),
                 "paired_seeds": True,  # a seed decides which images every arm is trained on
             },
-            main_metric=MAIN_METRIC,
-            dtype="float32",
             caveats=self.study.caveats,
             training=None if closed_form else budget,
         )
+        hashes = {"collection": pairs.content_hash} | model_hashes(source.encoder, source.prompt, learnt)
+        spec = Evaluation(about, hashes, MAIN_METRIC, "float32")
         result = ResultStore(self.root, self.given).evaluated(
             spec, lambda: crossmodal_outcome(translator, pairs, source.name, source.texts, training.device.type)
         )
