@@ -17,7 +17,7 @@ from unimoe.analysis.comparisons import Comparison, Question, compare_arms, ques
 from unimoe.analysis.gates.definitions import DifferenceGate
 from unimoe.analysis.gates.findings import find
 from unimoe.analysis.gates.scores import collect
-from unimoe.analysis.saved_comparison import Correction, Family, save_comparison
+from unimoe.analysis.saved_comparison import Correction, TestFamily, save_comparison
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import short_names
@@ -94,7 +94,7 @@ def three_on_two(folder: Path = Path("outputs")) -> tuple[Results, list[Question
 
 
 class TestCorrections:
-    def found(self, correction: Correction = "holm", family: Family = "table") -> tuple[Comparison, ...]:
+    def found(self, correction: Correction = "holm", family: TestFamily = "table") -> tuple[Comparison, ...]:
         held, asked = three_on_two()
         return Analysis(held, questions=asked, iterations=10, correction=correction, family=family).all_comparisons
 

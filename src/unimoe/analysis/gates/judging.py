@@ -155,16 +155,16 @@ class Refusal:
         return self.error.exit_code
 
 
-Outcome: TypeAlias = Judgment | Refusal
-Outcomes: TypeAlias = Sequence[Outcome]
+GateOutcome: TypeAlias = Judgment | Refusal
+GateOutcomes: TypeAlias = Sequence[GateOutcome]
 
 
-def judge_all(results: Results, registration: Registration, *, advisory: bool = False) -> tuple[Outcome, ...]:
+def judge_all(results: Results, registration: Registration, *, advisory: bool = False) -> tuple[GateOutcome, ...]:
     """Judge every gate; one that cannot be judged does not keep the others from it.
 
     An advisory look judges gates on those of their datasets and seeds that have results.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[GateOutcome] = []
     for name, gate in registration.gates.items():
         try:
             outcomes.append(judge(results, registration, name, advisory=advisory))
@@ -182,7 +182,7 @@ def all_decided(results: Results, registration: Registration) -> bool:
     return all(isinstance(item, Judgment) and item.label != "INCONCLUSIVE" for item in outcomes)
 
 
-def exit_code(outcomes: Outcomes) -> int:
+def exit_code(outcomes: GateOutcomes) -> int:
     """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
     return min(codes, key=WORST_FIRST.index)
@@ -235,7 +235,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     return replace(item, notes=tuple(_notes(item, registration, used, left_out)))
 
 
-class _Record(BaseModel):
+class _PhaseSeconds(BaseModel):
     """What is needed of the job's ``run.json``: seconds by phase, over all seeds (``train joint``)."""
 
     phases: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -249,7 +249,7 @@ def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dic
     """
     results, gate = item.results, item.gate
     try:
-        phases = read_json(results.output_dir / "run.json", _Record).phases
+        phases = read_json(results.output_dir / "run.json", _PhaseSeconds).phases
     except DataError:
         return {}  # costs are an extra, which must keep no gate from being judged
     kinds = {name: arm.get("task") for r in results.everything for name, arm in r.config.get("arms", {}).items()}
