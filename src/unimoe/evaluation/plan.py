@@ -28,7 +28,7 @@ from unimoe.evaluation.runner import card_of, result_dataset
 from unimoe.evaluation.systems.system import System
 from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_checks
 from unimoe.models.batching import batches
-from unimoe.models.served.client import Estimate
+from unimoe.models.served.client import RequestEstimate
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
@@ -93,7 +93,7 @@ class Work:
     queries: int
     items: int
     disk: int
-    asked: Estimate | None = None
+    asked: RequestEstimate | None = None
     tokens: int | None = None
     seconds: float = 0.0
 
@@ -231,7 +231,7 @@ def print_plan(
     if asked := [work.asked for work in works if work.asked]:
         prices = [one.price for one in asked if one.price is not None]
         requests, tokens = sum(one.requests for one in asked), sum(one.tokens for one in asked)
-        stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
+        stdout.print(f"total: {RequestEstimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
     counted = "tokens" if hasattr(model, "rerank_ids") else "texts" if hasattr(model, "encode") else "pairs"
     stages = {work.task for work in fusion}
     first = "first stages" if len(stages) > 1 else "".join(stages)

@@ -25,7 +25,7 @@ from unimoe.retrieval.passages import as_read
 
 TASK: Task = "retrieval"
 
-Found = tuple[Run, dict[str, Any]]
+FoundRun = tuple[Run, dict[str, Any]]
 """What a model finds, and what an ``Outcome`` says of the search: items, seconds, device and the index of vectors."""
 
 
@@ -47,7 +47,7 @@ class Searches:
     caveats: Sequence[str] = ()
     loader: object = None
     embedded: EmbeddedCollection | None = None
-    found: Found | None = None
+    found: FoundRun | None = None
 
     @cached_property
     def read(self) -> Collection:

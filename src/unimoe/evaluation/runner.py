@@ -24,7 +24,7 @@ from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import device_of, reranker_of, used_budget
 from unimoe.evaluation.reranking.shards import ShardStore
 from unimoe.evaluation.reranking_eval import rerank_dataset
-from unimoe.evaluation.retrieval_eval import Found, Searches, retrieval_metrics, retrieval_notes
+from unimoe.evaluation.retrieval_eval import FoundRun, Searches, retrieval_metrics, retrieval_notes
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.evaluation.systems.system import BM25, ZERO_SHOT_ARM, System
@@ -157,7 +157,7 @@ class Evaluator:
         metric, metrics = data.dataset.main_metric, retrieval_metrics(config)
         return Outcome.of_run(data.test, cut_run(run, config.depth), metric, metrics, **found)
 
-    def _found(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> Found:
+    def _found(self, evaluation: Evaluation, data: Searches, depth: int, advance: Advance) -> FoundRun:
         """Embed once for an encoder, its fusion and its sizes, and not at all if all results exist; then search."""
         system, start = _system(evaluation), time.perf_counter()
         config, batches, whole = system.dense.retrieval, system.dense.evaluation.batches, system.size == FULL
@@ -180,7 +180,7 @@ class Evaluator:
         run, index = search_size(system.size, data.embedded, searched)
         items, before = (data.embedded.items, data.embedded.seconds) if whole else (0, 0.0)
         facts = {"items": items, "seconds": time.perf_counter() - start + before, "device": data.embedded.place}
-        found: Found = run, facts | {"vector_index": index}
+        found: FoundRun = run, facts | {"vector_index": index}
         data.found = found if whole else data.found
         return found
 

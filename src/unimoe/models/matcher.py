@@ -26,7 +26,7 @@ from unimoe.models.encoder import load_modules, text_length
 from unimoe.models.model_files import architecture, find_model, loading, model_identity, read_settings, settings_hash
 from unimoe.models.prompts import well_formed
 
-Scores = NDArray[np.float32]
+Similarities = NDArray[np.float32]
 
 _CHARACTERS = 4
 """Of a token, about: batches are planned by characters, since some models do little more than tokenise."""
@@ -82,11 +82,11 @@ class Matcher(ABC):
         return self._joined(made, np.argsort(order))
 
     @abstractmethod
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the scores of Q encoded queries and N documents, ``(Q, N)``."""
 
     @abstractmethod
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the scores of pairs: the places of their queries, and of their documents."""
 
     @abstractmethod
@@ -114,11 +114,11 @@ class SparseModel(Matcher):
                 "by cosine or dot product; use another encoder"
             )
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the products of all queries and documents; see ``Matcher``."""
         return np.asarray((queries @ documents.T).toarray(), dtype=np.float32)
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the product of each pair; see ``Matcher``."""
         return np.asarray(queries[first].multiply(documents[second]).sum(axis=1), dtype=np.float32)
 
@@ -144,17 +144,17 @@ class LateModel(Matcher):
 
     kind, stated, bare = "late", ("MultiVectorEncoder", "ColBERT"), ("HF_ColBERT", "ForRetrieval")
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return MaxSim of all queries and documents, which the library computes in blocks; see ``Matcher``."""
         order = sorted(range(len(documents)), key=lambda place: len(documents[place]))  # so that little is padded
         scores = np.empty((len(queries), len(documents)), dtype=np.float32)
         scores[:, order] = self.model.similarity(queries, [documents[place] for place in order]).cpu().numpy()
         return scores
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return MaxSim of each pair; see ``Matcher``."""
         sides = [queries[place] for place in first], [documents[place] for place in second]
-        scores: Scores = self.model.similarity_pairwise(*sides).cpu().numpy()
+        scores: Similarities = self.model.similarity_pairwise(*sides).cpu().numpy()
         return scores
 
     def _compute(self, encode: Callable[..., Any]) -> Any:
