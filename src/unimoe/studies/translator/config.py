@@ -107,7 +107,7 @@ class DebiasConfig(Section):
     prior: Below1 = 0.01
 
 
-class LossConfig(Section):
+class TranslatorLossConfig(Section):
     """InfoNCE and the terms added to it.
 
     Attributes:
@@ -210,7 +210,7 @@ class TranslatorConfig(Section):
     ridge: RidgeConfig = RidgeConfig()
     cca: CCAConfig = CCAConfig()
     geometry: GeometryConfig = GeometryConfig()
-    loss: LossConfig = LossConfig()
+    loss: TranslatorLossConfig = TranslatorLossConfig()
     temperature: TemperatureConfig = TemperatureConfig()
     sampler: SamplerConfig = SamplerConfig()
     epochs: Count = 25
