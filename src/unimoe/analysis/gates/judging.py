@@ -37,7 +37,7 @@ _FEW_QUERIES = 10
 _Sizes: TypeAlias = tuple[int | None, int | None]  # seeds of each arm, and queries of all datasets; None for never
 
 
-class Learnt(NamedTuple):
+class SpecialistCheck(NamedTuple):
     """Whether a specialist has learnt anything: specialist minus an arm that was not trained, in the metric's unit."""
 
     baseline: str
@@ -60,7 +60,7 @@ class Judgment(Shown):
     look: int | None  # number of seeds judged, where the gate registers looks: with a label, the first that has one
     parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several
     otherwise: float | None  # TIR across several datasets by the way that the gate does not take
-    learnt: Learnt | None  # whether the specialist beats zero-shot; None without a zero-shot result or a specialist
+    learnt: SpecialistCheck | None  # None without a zero-shot result or a specialist
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: Aligned
@@ -271,7 +271,7 @@ def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dic
     return seconds
 
 
-def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, Learnt | None, int | None]:
+def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, SpecialistCheck | None, int | None]:
     """Return what ``_found`` does, and the look: the first with a label, else the last so far; None without looks."""
     scores, found, learnt = _found(results, gate)
     trained = [number for number, own in zip(scores.fewest, scores.seeds, strict=True) if own != (None,)]
@@ -288,7 +288,7 @@ def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, Learnt | 
     return scores, found, learnt, look
 
 
-def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Aligned, Finding, Learnt | None]:
+def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Aligned, Finding, SpecialistCheck | None]:
     """Return scores, finding, and whether the specialist has learnt: of the first runs up to a look, or of all.
 
     The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
@@ -302,7 +302,7 @@ def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Align
     return scores, found, learnt
 
 
-def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
+def _learnt(results: Results, gate: Gate, look: int | None) -> SpecialistCheck | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
     One seed is taken as it is. None where that arm has no results, or a DataError where the gate requires them.
@@ -317,7 +317,9 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = DifferenceGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     scores = collect(results, asked, look)
-    return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
+    return SpecialistCheck(
+        baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores)
+    )
 
 
 def _notes(
