@@ -91,9 +91,9 @@ def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:
     found = []
     for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
         label = region_of(gate, (low + high) / 2.0)
-        where = f" below {wording.amount(gate, first)}" if high == first else ""
+        where = f" below {wording.cutoff_text(gate, first)}" if high == first else ""
         if high != first and low == last:
-            where = f" {'above' if gate.kind == 'equivalence' else 'from'} {wording.amount(gate, last)}"
+            where = f" {'above' if gate.kind == 'equivalence' else 'from'} {wording.cutoff_text(gate, last)}"
         found.append((label + where, _SHADES.get(label, 0.0)))
     return tuple(found)
 

@@ -39,7 +39,7 @@ def say(item: GateOutcome) -> Said:
     where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
     about = f"{gate.task.capitalize()} on {where}: {gate.against}, {metric_name(gate.metric)}"
     if isinstance(item, Refusal):
-        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
+        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.claim_text(gate)),))
     return Said(
         name=item.name,
         finding=f"{'ADVISORY ' if item.advisory else ''}{wording.finding_word(gate, item.label)}",
@@ -55,8 +55,8 @@ def _facts(item: Judgment) -> Iterator[Fact]:
     gate, found, ends = item.gate, item.found, item.found.estimate.interval
     if item.advisory:
         yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", wording.asked(gate)
-    value = f"{wording.shown(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
+    yield "Asked", wording.claim_text(gate)
+    value = f"{wording.value_text(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
     if ends:
         freedom, lies = found.estimate.degrees_of_freedom, wording.region(gate, found.value)
         value = (
@@ -64,7 +64,7 @@ def _facts(item: Judgment) -> Iterator[Fact]:
             f"of freedom); the estimate is {lies}"
         )
     if found.std is not None:
-        by_seed = (f"seed {seed}: {wording.shown(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
+        by_seed = (f"seed {seed}: {wording.value_text(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
         value += f" (by seed ± {100 * found.std:.2f}: {', '.join(by_seed)})"
     yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), value
     scores = []
