@@ -28,7 +28,7 @@ from unimoe.analysis.drilldown import QueryCase, drill_down
 from unimoe.analysis.figures import Drawing, all_figures, to_svg
 from unimoe.analysis.figures.training import conflict_grid
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Registration, load_gates
-from unimoe.analysis.gates.findings import find
+from unimoe.analysis.gates.findings import evaluate_gate
 from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.gates.wording import finding_word, interval_text, value_text
 from unimoe.analysis.report import gather, write_report
@@ -339,7 +339,7 @@ def drilled_results(tmp_path: Path) -> Results:
 
 
 def drilled(results: Results, gate: Gate = GATE) -> tuple[QueryCase, ...]:
-    return drill_down(results, gate, find(gate, collect(results, gate)), 200)
+    return drill_down(results, gate, evaluate_gate(gate, collect(results, gate)), 200)
 
 
 def test_the_largest_difference_comes_first_without_ties_and_shares_sum_to_the_value(drilled_results: Results) -> None:

@@ -77,7 +77,7 @@ class Stability:
     sentence: str  # the same in words
 
 
-def find(gate: Gate, scores: Aligned) -> Finding:
+def evaluate_gate(gate: Gate, scores: Aligned) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
     quantity = quantity_of(gate, datasets)

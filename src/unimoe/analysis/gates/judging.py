@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Label, Registration, instant
-from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
+from unimoe.analysis.gates.findings import Finding, Stability, evaluate_gate, label_of, quantity_of, stability_of
 from unimoe.analysis.gates.registration import registered_in
 from unimoe.analysis.gates.scores import Aligned, collect, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
@@ -294,7 +294,7 @@ def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Align
     The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
     """
     scores, learnt = collect(results, gate, look), _learnt(results, gate, look)
-    found = find(gate, scores)
+    found = evaluate_gate(gate, scores)
     if isinstance(gate, InterferenceGate) and gate.must_learn and learnt is not None and not learnt.holds:
         asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
         why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which {asks}"
@@ -318,7 +318,7 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> SpecialistCheck |
     asked = DifferenceGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     scores = collect(results, asked, look)
     return SpecialistCheck(
-        baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores)
+        baseline, evaluate_gate(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores)
     )
 
 
