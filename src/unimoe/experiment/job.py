@@ -309,7 +309,7 @@ class RunRecord:
         """Seconds in the phases so far, those of earlier runs included."""
         return self._read().seconds
 
-    def noted(self, name: str) -> Any:
+    def fact(self, name: str) -> Any:
         """Return a fact that this run or an earlier one noted; None where none did."""
         return self._read().model_dump().get(name)
 
