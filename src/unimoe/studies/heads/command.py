@@ -111,7 +111,7 @@ def compare_heads(
     file = jobs.GRID if part is HeadComparison.GRID else config
     names = comma_separated(methods)
     read = jobs.placed(load_study(file, override or (), own), {"task": task, "num_steps": num_steps}, margin)
-    read = read.of_arms(jobs.on_front(names) if part is HeadComparison.PARETO else names)
+    read = read.of_arms(jobs.front_methods(names) if part is HeadComparison.PARETO else names)
     show = {HeadComparison.GRID: jobs.show_grid, HeadComparison.PARETO: jobs.show_front}.get(part)
     given = given_options(
         config,

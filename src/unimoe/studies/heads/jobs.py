@@ -60,7 +60,7 @@ def _with_given(raw: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
     return {"task": task, **raw, **{key: value for key, value in options.items() if value is not None}}
 
 
-def on_front(methods: Sequence[str] | None) -> list[str]:
+def front_methods(methods: Sequence[str] | None) -> list[str]:
     """Return the methods that the front of relevance and diversity can show; a UsageError where there is none."""
     names = [name for name in _ON_FRONT if methods is None or name in methods]
     if not names:
