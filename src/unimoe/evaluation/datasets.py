@@ -27,7 +27,7 @@ from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
 from unimoe.results import Task
-from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
+from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, cut_run
 from unimoe.retrieval.passages import Passages, as_read
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class LoadedDataset:
         return as_read(self.pooled, self.dataset.passages)
 
     @cached_property
-    def first_stage(self) -> Candidates:
+    def first_stage(self) -> FirstStageRun:
         """What the first stage found in the whole corpus, at least as deep as recall is reported."""
         return self._stage.candidates(self.whole, self.collection)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mteb import AbsTask
 
 Result = tuple[System, EvalResult]
-Data = LoadedDataset | Searches
+Loaded = LoadedDataset | Searches
 
 _MTEB_AT_ONCE = 8
 """Tasks of MTEB under way together on a cluster: the driver holds the data of those that rank documents."""
@@ -89,7 +89,7 @@ class Evaluator:
         return replace(outcome, usage={name: n - before.get(name, 0.0) for name, n in system.model.usage.items()})
 
 
-def evaluations(system: System, data: Data, tasks: Sequence[Task] | None = None) -> Iterator[Evaluation]:
+def evaluations(system: System, data: Loaded, tasks: Sequence[Task] | None = None) -> Iterator[Evaluation]:
     """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
 
     A first stage that gives no order has none.
@@ -124,7 +124,7 @@ class Driver:
         parts += sum(len(data.tasks(system, task)) for system in systems for task in data.mteb)
         self._steps = Steps(parts, bars=not engine.remote)
 
-    def on_collections(self, load: Callable[[Dataset], Data], at_once: int) -> list[Result]:
+    def on_collections(self, load: Callable[[Dataset], Loaded], at_once: int) -> list[Result]:
         """Evaluate on every collection, and print a line for each result.
 
         ``load`` returns a dataset's data, for which the evaluations are made. Where the engine has workers elsewhere,

@@ -30,7 +30,7 @@ from unimoe.models.embedder import Embedder
 from unimoe.models.model import Model
 from unimoe.models.pair_model import PairModelReranker
 from unimoe.models.reranker import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare, truncation_note
-from unimoe.models.served.client import Estimate
+from unimoe.models.served.client import RequestEstimate
 from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
@@ -83,7 +83,7 @@ class PlannedDataset(LoadedDataset):
 
 
 @dataclass(frozen=True)
-class Work:
+class PlannedWork:
     """What one task on one dataset takes: ``items`` are pairs or texts, ``disk`` is in bytes.
 
     ``tokens`` are by a sample, shared beginnings once, and None where the model takes texts. ``seconds`` are 0 where
@@ -95,12 +95,12 @@ class Work:
     queries: int
     items: int
     disk: int
-    asked: Estimate | None = None
+    asked: RequestEstimate | None = None
     tokens: int | None = None
     seconds: float = 0.0
 
 
-def _on_collection(system: System, model: Model, task: Task, data: LoadedDataset) -> Work:
+def _on_collection(system: System, model: Model, task: Task, data: LoadedDataset) -> PlannedWork:
     collection, parts, queries = data.collection, list[Any](), len(data.collection.queries)
     if task == "reranking":
         collection, candidates = data.to_read
@@ -122,7 +122,7 @@ def _on_collection(system: System, model: Model, task: Task, data: LoadedDataset
         if asked is None:
             parts = [*batches(spread(texts, _TEXTS), _PART)]
     name = result_dataset(task, data.dataset)
-    return _timed(model, Work(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
+    return _timed(model, PlannedWork(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
 
 
 def _holds_vectors(system: System, embedder: Embedder, collection: str, read: Mapping[str, Document]) -> bool:
@@ -133,10 +133,10 @@ def _holds_vectors(system: System, embedder: Embedder, collection: str, read: Ma
     return is_kept(embedder, read, prefix=prefix)
 
 
-def _on_mteb_task(model: Model, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
+def _on_mteb_task(model: Model, task: Task, mteb_task: AbsTask, size: TaskSize) -> PlannedWork:
     """Return what a task of MTEB takes, by its published size."""
     items = size.pairs if task == "reranking" else size.queries + size.documents
-    work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+    work = PlannedWork(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
     characters = size.query_characters + size.document_characters
     asked = model.embedder().asked(items, characters) if task == "embedding" else model.reranker().asked_task(size)
     if asked:
@@ -151,7 +151,7 @@ def _on_mteb_task(model: Model, task: Task, mteb_task: AbsTask, size: TaskSize) 
     return _timed(model, work, [*batches(pairs, _PART)])
 
 
-def _timed(model: Model, work: Work, parts: Sequence[Sequence[Any]]) -> Work:
+def _timed(model: Model, work: PlannedWork, parts: Sequence[Sequence[Any]]) -> PlannedWork:
     """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
     if not parts:
         return work
@@ -203,12 +203,12 @@ def print_plan(
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
     and what the system does there.
     """
-    model, works, fusion, encoders = system.model, list[Work](), list[Work](), dict[str, Any]()
+    model, works, fusion, encoders = system.model, list[PlannedWork](), list[PlannedWork](), dict[str, Any]()
     assert model is not None  # noqa: S101 - for the type checker
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
 
-    def add(works: list[Work], work: Work) -> None:
+    def add(works: list[PlannedWork], work: PlannedWork) -> None:
         works.append(work)
         tokens = "-" if work.tokens is None else f"{work.tokens:,}"
         columns = f"{work.task:<10} {work.dataset:<26} {work.queries:>8,} {work.items:>12,} {tokens:>14}"
@@ -222,7 +222,7 @@ def print_plan(
             parts = [*batches(spread(documents or data.texts, _TEXTS), _PART)]
             seconds = len(data.texts) * seconds_each(encoder.encode, parts)
             kept = 4 * len(documents) * width
-            add(fusion, Work(stage, data.dataset.name, data.asked, len(data.texts), kept, seconds=seconds))
+            add(fusion, PlannedWork(stage, data.dataset.name, data.asked, len(data.texts), kept, seconds=seconds))
         for task in tasks:
             done = {work.dataset for work in works if work.task == "embedding"}
             if task == "embedding" and result_dataset(task, data.dataset) in done:
@@ -239,7 +239,7 @@ def print_plan(
     if asked := [work.asked for work in works if work.asked]:
         prices = [one.price for one in asked if one.price is not None]
         requests, tokens = sum(one.requests for one in asked), sum(one.tokens for one in asked)
-        stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
+        stdout.print(f"total: {RequestEstimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
     counted = "tokens" if any(work.tokens for work in works) else "texts" if model.embed else "pairs"
     stages = {work.task for work in fusion}
     first = "first stages" if len(stages) > 1 else "".join(stages)

@@ -288,7 +288,7 @@ class _Costs(BaseModel):
         self.peak_mib = round(max(self.peak_mib, peak_mib()), 1)
 
 
-class _Record(_Costs):
+class _JobRecord(_Costs):
     model_config = ConfigDict(extra="allow")  # facts about the run
 
     phases: dict[str, _Costs] = Field(default_factory=dict)
@@ -309,7 +309,7 @@ class RunRecord:
         """Seconds in the phases so far, those of earlier runs included."""
         return self._read().seconds
 
-    def noted(self, name: str) -> Any:
+    def fact(self, name: str) -> Any:
         """Return a fact that this run or an earlier one noted; None where none did."""
         return self._read().model_dump().get(name)
 
@@ -328,8 +328,8 @@ class RunRecord:
         self._since, self._flop_before = now, flop
         write_json(self._path, record.model_dump())
 
-    def _read(self) -> _Record:
-        return read_json(self._path, _Record) if self._path.exists() else _Record()
+    def _read(self) -> _JobRecord:
+        return read_json(self._path, _JobRecord) if self._path.exists() else _JobRecord()
 
 
 def peak_mib() -> float:

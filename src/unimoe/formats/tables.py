@@ -25,7 +25,7 @@ KNOWN = frozenset(
 
 
 @dataclass(frozen=True)
-class Table:
+class InputTable:
     """The columns of a table by name, and its rows, which can be taken once.
 
     Attributes:
@@ -60,7 +60,7 @@ class Nested:
     value: Mapping[Any, Any]
 
 
-def read_table(content: object, what: str) -> Table:
+def read_table(content: object, what: str) -> InputTable:
     """Read a table from a file, told by its content, or from a frame, a data set or a list of records.
 
     Args:
@@ -79,7 +79,7 @@ def read_table(content: object, what: str) -> Table:
     names, rows = parquet_rows(content) if isinstance(content, str | Path) else frame_rows(content, what)
     if names is None:
         return records_table(((f"{what}, record {i}", one) for i, one in enumerate(rows, start=1)), what)
-    return _without_index(Table(name, names, rows, lambda row: f"{name}, row {row + 1}"))
+    return _without_index(InputTable(name, names, rows, lambda row: f"{name}, row {row + 1}"))
 
 
 def opened(content: object, name: str, layout: str) -> Columns | Nested:
@@ -123,7 +123,7 @@ def _lines(file: TextFile, layout: str) -> Columns:
     return Columns(file.name, names, sample, batches, file.place)
 
 
-def _columns(table: Table) -> Columns:
+def _columns(table: InputTable) -> Columns:
     """Return a table's columns in batches."""
     first = list(islice(table.rows, SAMPLE))
 
@@ -169,7 +169,7 @@ def is_header(first: Sequence[str], second: Sequence[str] = ()) -> bool:
     return any(plain_name(cell) in KNOWN for cell in first) or any(map(is_number, second))
 
 
-def delimited_table(file: TextFile) -> Table:
+def delimited_table(file: TextFile) -> InputTable:
     """Read rows whose cells are separated by tabs, else by commas or Excel's semicolons, and quoted where need be."""
     first = (file.sample or [""])[0]
     delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
@@ -186,10 +186,10 @@ def delimited_table(file: TextFile) -> Table:
             lines.append(number)
             yield row
 
-    return _without_index(Table(file.name, names, rows(), lambda row: f"{file.name}:{lines[row]}"))
+    return _without_index(InputTable(file.name, names, rows(), lambda row: f"{file.name}:{lines[row]}"))
 
 
-def records_table(records: Iterable[tuple[str, object]], name: str) -> Table:
+def records_table(records: Iterable[tuple[str, object]], name: str) -> InputTable:
     """Return the table of objects, each with its place; the columns are their keys, and a cell that lacks is None."""
     records, places = iter(records), list[str]()
     first = list(islice(records, BATCH))
@@ -204,11 +204,11 @@ def records_table(records: Iterable[tuple[str, object]], name: str) -> Table:
             places.append(place)
             yield tuple(map(record.get, names))
 
-    return _without_index(Table(name, names, rows(), places.__getitem__))
+    return _without_index(InputTable(name, names, rows(), places.__getitem__))
 
 
-def _without_index(table: Table) -> Table:
+def _without_index(table: InputTable) -> InputTable:
     """Leave out the first column where it is the index that pandas writes without a name."""
     if not table.names or table.names[0].strip().lower() not in {"", "unnamed: 0"}:
         return table
-    return Table(table.name, table.names[1:], (row[1:] for row in table.rows), table.where)
+    return InputTable(table.name, table.names[1:], (row[1:] for row in table.rows), table.where)

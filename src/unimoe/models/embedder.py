@@ -15,7 +15,7 @@ from unimoe.core.errors import InputError
 from unimoe.models.batching import default_token_budget
 
 if TYPE_CHECKING:
-    from unimoe.models.served.client import Estimate
+    from unimoe.models.served.client import RequestEstimate
 
 TextKind = Literal["query", "document", "plain"]
 """The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""
@@ -101,7 +101,7 @@ class Embedder(ABC):
             return self.reduced_budget
         return token_budget or default_token_budget(self.device)
 
-    def asked(self, texts: int, characters: int) -> Estimate | None:
+    def asked(self, texts: int, characters: int) -> RequestEstimate | None:
         """Return what a server will be asked about texts, of so many characters together; None without one."""
         return None
 

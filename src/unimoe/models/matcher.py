@@ -28,7 +28,7 @@ from unimoe.models.model_files import architecture, find_model, loading, model_i
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 
-Scores = NDArray[np.float32]
+Similarities = NDArray[np.float32]
 
 _CHARACTERS = 4
 """Of a token, about: batches are planned by characters, since some models do little more than tokenise."""
@@ -84,11 +84,11 @@ class Matcher(ABC):
         return self._joined(made, np.argsort(order))
 
     @abstractmethod
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the scores of Q encoded queries and N documents, ``(Q, N)``."""
 
     @abstractmethod
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the scores of pairs: the places of their queries, and of their documents."""
 
     @abstractmethod
@@ -116,11 +116,11 @@ class SparseModel(Matcher):
                 "by cosine or dot product; use another encoder"
             )
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the products of all queries and documents; see ``Matcher``."""
         return np.asarray((queries @ documents.T).toarray(), dtype=np.float32)
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the product of each pair; see ``Matcher``."""
         return np.asarray(queries[first].multiply(documents[second]).sum(axis=1), dtype=np.float32)
 
@@ -146,17 +146,17 @@ class LateModel(Matcher):
 
     kind, stated, bare = "late", ("MultiVectorEncoder", "ColBERT"), ("HF_ColBERT", "ForRetrieval")
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return MaxSim of all queries and documents, which the library computes in blocks; see ``Matcher``."""
         order = sorted(range(len(documents)), key=lambda place: len(documents[place]))  # so that little is padded
         scores = np.empty((len(queries), len(documents)), dtype=np.float32)
         scores[:, order] = self.model.similarity(queries, [documents[place] for place in order]).cpu().numpy()
         return scores
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return MaxSim of each pair; see ``Matcher``."""
         sides = [queries[place] for place in first], [documents[place] for place in second]
-        scores: Scores = self.model.similarity_pairwise(*sides).cpu().numpy()
+        scores: Similarities = self.model.similarity_pairwise(*sides).cpu().numpy()
         return scores
 
     def _compute(self, encode: Callable[..., Any]) -> Any:

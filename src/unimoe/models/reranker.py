@@ -30,7 +30,7 @@ from unimoe.models.embedder import Advance
 
 if TYPE_CHECKING:
     from unimoe.data.mteb_names import TaskSize
-    from unimoe.models.served.client import Estimate
+    from unimoe.models.served.client import RequestEstimate
 
 TextPair = tuple[str, str]
 """Query and document, as texts."""
@@ -122,11 +122,11 @@ class Reranker(ABC):
         """Return what to know before a run's scores are believed, in sentences; ``usage`` is what they cost."""
         return []
 
-    def asked(self, collection: Collection, candidates: Candidates) -> Estimate | None:
+    def asked(self, collection: Collection, candidates: Candidates) -> RequestEstimate | None:
         """Return what a server will be asked to rerank candidates; None without one."""
         return None
 
-    def asked_task(self, size: TaskSize) -> Estimate | None:
+    def asked_task(self, size: TaskSize) -> RequestEstimate | None:
         """Return what a server will be asked to rerank the candidates of a task of MTEB; None without one."""
         return None
 

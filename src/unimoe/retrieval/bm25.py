@@ -25,11 +25,11 @@ from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
 from unimoe.retrieval.analyzers import analyzer_name, make_tokenizer
 
-Engine = Literal["bm25s", "rank_bm25"]
+BM25Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
 
 
-def engine_of(settings: EvaluationConfig) -> Engine:
+def engine_of(settings: EvaluationConfig) -> BM25Engine:
     """Return whose BM25 searches, wherever one does."""
     return "rank_bm25" if settings.first_stage == "rank_bm25" else "bm25s"
 
@@ -41,7 +41,7 @@ class BM25Index:
     and is floored where it would be negative. It visits all documents in Python, which suits some ten thousand.
     """
 
-    def __init__(self, collection: Collection, params: BM25Config, engine: Engine = "bm25s") -> None:
+    def __init__(self, collection: Collection, params: BM25Config, engine: BM25Engine = "bm25s") -> None:
         import bm25s
 
         self._engine, self._tokenizer = engine, make_tokenizer(params.in_language(collection.language))
@@ -80,7 +80,7 @@ class BM25Index:
         return dict(zip(self._ids[order].tolist(), scores[order].tolist(), strict=True))
 
 
-def first_stage_name(params: BM25Config, engine: Engine = "bm25s") -> str:
+def first_stage_name(params: BM25Config, engine: BM25Engine = "bm25s") -> str:
     """Return the name in results, such as ``bm25s(k1=0.9,b=0.4,stemmer=english)``; ``params`` have the language."""
     variant = "BM25Okapi," if engine == "rank_bm25" else ""
     return f"{engine}({variant}k1={params.k1:g},b={params.b:g},{analyzer_name(params)})"
@@ -91,7 +91,7 @@ def bm25_run(
     depth: int,
     params: BM25Config,
     *,
-    engine: Engine = "bm25s",
+    engine: BM25Engine = "bm25s",
     cached: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> Run:

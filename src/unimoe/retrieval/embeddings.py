@@ -27,7 +27,7 @@ from unimoe.models.embedder import Embedder, Encode, Spread, TextKind
 logger = logging.getLogger(__name__)
 
 Storage = Literal["float32", "float16"]
-Vectors = NDArray[np.floating]
+StoredVectors = NDArray[np.floating]
 
 MADE_FROM = "made_from.json"
 """The file beside kept vectors that names model and collection."""
@@ -45,7 +45,7 @@ class Embedded:
     """
 
     ids: list[str]
-    vectors: Vectors
+    vectors: StoredVectors
     starts: NDArray[np.int64] | None = None
 
     def of(self, ids: Sequence[str]) -> NDArray[np.float32]:
@@ -238,7 +238,7 @@ def _allocate(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.memmap:
     return np.lib.format.open_memmap(path, mode="r+")
 
 
-def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str) -> Vectors:
+def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str) -> StoredVectors:
     """Return the next unit's vectors as they will be stored; refuse vectors that are zero or not finite."""
     with named_inputs(lambda index: f"{label} {ids[index]!r}"), np.errstate(over="ignore"):
         found = next(made).astype(storage)

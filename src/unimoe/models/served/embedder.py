@@ -20,7 +20,7 @@ from unimoe.models.batching import batches as cut
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
 from unimoe.models.served.api import API, vector
-from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, estimate
+from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, RequestEstimate, estimate
 from unimoe.models.served.probe import PROBE_TEXTS, served_identity, served_name
 
 _KEPT_SECONDS = 14 * 24 * 3600
@@ -68,7 +68,7 @@ class ServedEmbedder(Embedder):
                 file.unlink(missing_ok=True)
         return known
 
-    def asked(self, texts: int, characters: int) -> Estimate:
+    def asked(self, texts: int, characters: int) -> RequestEstimate:
         """Return what embedding this many texts, of so many characters together, will ask."""
         return estimate(ceil(texts / self._batch), characters / CHARACTERS_PER_TOKEN, self._settings)
 

@@ -33,7 +33,7 @@ from unimoe.models.reranker import (
     pair_texts,
 )
 from unimoe.models.served.api import API, BOTTOM, TOP, margin, number
-from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, Usage, estimate, usage_text
+from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, RequestEstimate, Usage, estimate, usage_text
 from unimoe.models.served.probe import PROBE_PAIRS, served_identity, served_name
 
 _PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512
@@ -138,7 +138,7 @@ class ServedReranker(Reranker):
             )
         return notes
 
-    def asked(self, collection: Collection, candidates: Candidates) -> Estimate:
+    def asked(self, collection: Collection, candidates: Candidates) -> RequestEstimate:
         """Return what reranking will ask; tokens are those of a sample."""
         shards = self.cut(collection, candidates)
         pairs = list(chain.from_iterable(shards))
@@ -148,7 +148,7 @@ class ServedReranker(Reranker):
         searches = sum(math.ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
         return estimate(len(shards), tokens * len(pairs) / max(1, len(sample)), self._settings, searches)
 
-    def asked_task(self, size: TaskSize) -> Estimate:
+    def asked_task(self, size: TaskSize) -> RequestEstimate:
         """Return what reranking the candidates of a task of MTEB will ask, by its sums: queries as many for each."""
         own, queries = self._tokenizer, max(1, size.queries)
         each = size.query_characters / queries + size.document_characters / max(1, size.documents)

@@ -40,9 +40,10 @@ from unimoe.evaluation.system import (
     zero_shot_system,
 )
 from unimoe.models.checkpoint import judged_checkpoint
+from unimoe.models.embedder import Advance
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, result_path
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Changes, Study, merged
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import ArmTraining

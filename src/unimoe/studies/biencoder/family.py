@@ -16,6 +16,7 @@ from unimoe.evaluation.tasks.search import TASK
 from unimoe.formats.runs import read_run
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import from_grade
+from unimoe.models.embedder import Advance
 from unimoe.results import Task, run_path
 from unimoe.results.folder import Results
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -28,7 +29,7 @@ from unimoe.studies.biencoder.evaluation import (
     trained_retriever,
 )
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.common.splits import Splits
 
 
