@@ -147,9 +147,9 @@ def evaluate_reranker(
             is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.models.function_identity import function_identity
     from unimoe.models.model import as_reranker, reranks
     from unimoe.models.reranker import rerank_run
+    from unimoe.models.rerankers.python_function import function_identity
 
     dataset, loaded = _dataset(collection)
     if not reranks(scorer):
@@ -209,9 +209,9 @@ def evaluate_encoder(
         UsageError: an unknown collection or metric, or a number below 1.
     """
     from unimoe.evaluation.tasks.search import dense_collection
-    from unimoe.models.function_identity import function_identity
     from unimoe.models.functions import FunctionEmbedder
     from unimoe.models.model import as_embedder
+    from unimoe.models.rerankers.python_function import function_identity
     from unimoe.retrieval.dense import dense_run
 
     dataset, loaded = _dataset(collection, max_queries)

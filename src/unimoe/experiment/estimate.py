@@ -31,7 +31,7 @@ from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
 from unimoe.models.loader import ModelLoader
-from unimoe.models.token_tree import tree_tokens
+from unimoe.models.tree_attention import tree_tokens
 from unimoe.results import arm_dir, result_path
 from unimoe.training.aggregation import TrainingTask
 from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, load_training_data

@@ -35,7 +35,7 @@ from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, folder_name
 from unimoe.models.embedder import Embedder
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
-from unimoe.models.token_tree import tree_tokens
+from unimoe.models.tree_attention import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir, result_path
 

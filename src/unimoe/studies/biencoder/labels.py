@@ -21,8 +21,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
-from unimoe.data.collection import Collection
-from unimoe.data.collection_card import COLLECTION_FILE, sidecar_path
+from unimoe.data.collection import COLLECTION_FILE, Collection, sidecar_path
 from unimoe.data.languages import ENGLISH
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine
