@@ -30,7 +30,8 @@ from unimoe.evaluation.system import (
 )
 from unimoe.evaluation.tasks.mteb import RERANKING_TYPES
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
-from unimoe.models.kinds import (
+from unimoe.models.loader import ModelLoader
+from unimoe.models.named import (
     ADDRESSES,
     OPTION,
     ModelSettings,
@@ -38,7 +39,6 @@ from unimoe.models.kinds import (
     is_checkpoint,
     without_arms,
 )
-from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
 from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.sizes import sizes_of

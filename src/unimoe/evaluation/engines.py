@@ -43,9 +43,9 @@ from unimoe.metrics import Scores
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Advance, Embedder, Spread, Vectors
-from unimoe.models.kinds import ModelSettings, loaders_model, named_model
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
+from unimoe.models.named import ModelSettings, loaders_model, named_model
 from unimoe.models.reranker import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.results import safe_name
 

@@ -18,9 +18,9 @@ from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.encoder import load_encoder
-from unimoe.models.kinds import loaders_model
 from unimoe.models.matcher import MATCHERS
 from unimoe.models.model import Model
+from unimoe.models.named import loaders_model
 from unimoe.models.rerankers.python_function import named_embedder
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder

@@ -13,7 +13,6 @@ from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, batches, gather
 from unimoe.models.device import AnswerHead, compute_in_float32
 from unimoe.models.embedder import Advance
-from unimoe.models.kinds import CROSS_ENCODER, OPTION, ModelSettings, register_model
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.model_files import (
     architecture,
@@ -27,6 +26,7 @@ from unimoe.models.model_files import (
     reading,
     transformer_folder,
 )
+from unimoe.models.named import CROSS_ENCODER, OPTION, ModelSettings, register_model
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair
 

@@ -12,9 +12,9 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead
-from unimoe.models.kinds import MONO_T5, OPTION, ModelSettings, register_model
 from unimoe.models.model import Model, model_of_pairs
 from unimoe.models.model_files import architecture, find_model, load_pretrained, loading, model_identity, reading
+from unimoe.models.named import MONO_T5, OPTION, ModelSettings, register_model
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize

@@ -19,8 +19,8 @@ import numpy as np
 from unimoe.core.errors import DataError, UsageError, did_you_mean, users_code, with_article
 from unimoe.core.io import hash_bytes, hash_file, hash_json
 from unimoe.models.functions import FunctionEmbedder
-from unimoe.models.kinds import OPTION, ModelSettings, register_model
 from unimoe.models.model import Model, as_reranker, reranks
+from unimoe.models.named import OPTION, ModelSettings, register_model
 
 
 def python_model(name: str, settings: ModelSettings) -> Model:

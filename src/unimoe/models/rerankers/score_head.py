@@ -13,7 +13,6 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.kinds import OPTION, ModelSettings, register_model
 from unimoe.models.model import Model, model_of_pairs
 from unimoe.models.model_files import (
     find_model,
@@ -24,6 +23,7 @@ from unimoe.models.model_files import (
     reading,
     weights_hash,
 )
+from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import TextPair

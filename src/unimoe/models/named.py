@@ -4,7 +4,7 @@ The kinds ``http`` and ``https`` are those of a server's address.
 
 A kind is a line at the end, a file under ``models/rerankers``, or registered by a program::
 
-    from unimoe.models.kinds import register_model
+    from unimoe.models.named import register_model
 
     register_model("mine", make)  # then --model mine:NAME
 
