@@ -31,6 +31,9 @@ from unimoe.models.base import base_architecture, model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
+from unimoe.models.folder import find_folder
+from unimoe.models.identity import ADAPTER_SETTINGS
+from unimoe.models.kinds import CROSS_ENCODER, ENCODER, MONO_T5, YES_NO
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, MatcherReranker, find_matcher, load_matcher
 from unimoe.models.model import Model, causal_model
@@ -41,8 +44,7 @@ from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.reranker import ServedReranker
 
 OPTION = "--model"
-YES_NO, BUNDLED, ENCODER, CROSS_ENCODER, MONO_T5 = "yes-no", "bundled", "encoder", "cross-encoder", "monot5"
-ADDRESSES = ("http", "https")
+BUNDLED, ADDRESSES = "bundled", ("http", "https")
 
 _SETTINGS = "experiments/bundled"  # the shipped config whose evaluation settings count where no other is given
 _OTHER_KINDS = {"ForSequenceClassification": CROSS_ENCODER, "ForConditionalGeneration": MONO_T5}
@@ -134,11 +136,8 @@ def split_name(name: str) -> tuple[str, str]:
     if not name.strip():
         raise UsageError(f"{OPTION} names nothing; write {forms}")
     if not colon or Path(name).exists():
-        if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
-            raise UsageError(
-                f"{OPTION} {name}: an adapter alone, and no checkpoint of unimoe's training; merge it into its base "
-                f"and save the whole, or write {OPTION} rankllama:{name} if it has a score head"
-            )
+        if Path(name, ADAPTER_SETTINGS).is_file():
+            return find_folder(OPTION, name).kind or YES_NO, name
         return YES_NO, name
     if kind not in known:
         raise UsageError(f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write {forms}")

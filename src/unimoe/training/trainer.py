@@ -26,7 +26,6 @@ from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
-    ADAPTER_SETTINGS,
     MANIFEST,
     Checkpoint,
     folder_name,
@@ -35,6 +34,7 @@ from unimoe.models.checkpoint import (
     write_manifest,
 )
 from unimoe.models.frozen_layers import FrozenLayers
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir

@@ -28,8 +28,9 @@ from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.system import System, checkpoint_loader, named_system, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.embedder import Advance
+from unimoe.models.kinds import CROSS_ENCODER
 from unimoe.models.loader import weights_hash
-from unimoe.models.named import CROSS_ENCODER, OPTION, ModelSettings, default_experiment, is_checkpoint
+from unimoe.models.named import OPTION, ModelSettings, default_experiment, is_checkpoint
 from unimoe.models.reranker import Reranker, ShardStore, rerank_run
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
