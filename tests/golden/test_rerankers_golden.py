@@ -26,11 +26,11 @@ from transformers import (
 from unimoe.config import EvaluationConfig, PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, FunctionReranker, PairModelReranker
-from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.folder import find_folder
-from unimoe.models.pair_model import TokenReranker
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
+from unimoe.models.functions import FunctionReranker
+from unimoe.models.pair_model import PairModelReranker, TokenReranker
+from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker, load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head
 from unimoe.retrieval.passages import Passages, best_passages

@@ -21,7 +21,7 @@ from unimoe.models.base import BaseSizes
 from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import compute_in_float32
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import module_folders, read_settings, settings_hash
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
@@ -70,8 +70,8 @@ def encoder_sizes(config: EncoderConfig) -> BaseSizes:
     return BaseSizes(parameters, own, encoder.dimension)
 
 
-class SentenceEncoder:
-    """Embeds texts with an encoder; an ``Embedder``.
+class SentenceEncoder(Embedder):
+    """Embeds texts with an encoder.
 
     Attributes:
         model: the encoder, in eval mode, on its device.
@@ -80,6 +80,8 @@ class SentenceEncoder:
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
     """
+
+    dimension: int
 
     def __init__(
         self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str, key: str = "encoder"

@@ -12,6 +12,9 @@ from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, transformer_
 YES_NO, ENCODER, CROSS_ENCODER = "yes-no", "encoder", "cross-encoder"
 SPARSE, LATE, MONO_T5, RANK_LLAMA, CHECKPOINT = "sparse", "late", "monot5", "rankllama", "checkpoint"
 
+OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA)
+"""Kinds whose names are hub ids or folders."""
+
 Stated = tuple[str, str]
 """A kind, empty where nothing loads it, and what says so."""
 
@@ -29,7 +32,7 @@ _TASKS = {"FEATURE_EXTRACTION": ENCODER, "CAUSAL_LM": YES_NO, "SEQ_2_SEQ_LM": MO
 """What an adapter's ``task_type`` says; that of a classifier depends on its base."""
 
 
-class _Module(Strict):
+class _TypedModule(Strict):
     type: str = ""
 
 
@@ -55,7 +58,7 @@ def stated_kind(root: Path, config: dict[str, Any], architecture: str, base: str
 
 def _of_modules(root: Path) -> Stated:
     """Return what ``modules.json`` and the library's settings beside it say."""
-    modules = read_json(root / "modules.json", list[_Module], "save the model with save_pretrained()")
+    modules = read_json(root / "modules.json", list[_TypedModule], "save the model with save_pretrained()")
     parts = [module.type.rpartition(".")[2] for module in modules]
     stated = read_settings(root / "config_sentence_transformers.json")
     older = "ColBERT" if "query_prefix" in stated else "SentenceTransformer"  # of PyLate, before there were types

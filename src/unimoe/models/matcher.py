@@ -9,13 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unimoe.config import Batches
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
@@ -26,8 +27,9 @@ from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import read_settings, settings_hash
 from unimoe.models.model_files import loading
 from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 
-Scores = NDArray[np.float32]
+Similarities = NDArray[np.float32]
 
 _CHARACTERS = 4
 """Of a token, about: batches are planned by characters, since some models do little more than tokenise."""
@@ -83,11 +85,11 @@ class Matcher(ABC):
         return self._joined(made, np.argsort(order))
 
     @abstractmethod
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the scores of Q encoded queries and N documents, ``(Q, N)``."""
 
     @abstractmethod
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the scores of pairs: the places of their queries, and of their documents."""
 
     @abstractmethod
@@ -115,11 +117,11 @@ class SparseModel(Matcher):
                 "by cosine or dot product; use another encoder"
             )
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the products of all queries and documents; see ``Matcher``."""
         return np.asarray((queries @ documents.T).toarray(), dtype=np.float32)
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the product of each pair; see ``Matcher``."""
         return np.asarray(queries[first].multiply(documents[second]).sum(axis=1), dtype=np.float32)
 
@@ -145,17 +147,17 @@ class LateModel(Matcher):
 
     kind, stated, bare = "late", ("MultiVectorEncoder", "ColBERT"), ("HF_ColBERT", "ForRetrieval")
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return MaxSim of all queries and documents, which the library computes in blocks; see ``Matcher``."""
         order = sorted(range(len(documents)), key=lambda place: len(documents[place]))  # so that little is padded
         scores = np.empty((len(queries), len(documents)), dtype=np.float32)
         scores[:, order] = self.model.similarity(queries, [documents[place] for place in order]).cpu().numpy()
         return scores
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return MaxSim of each pair; see ``Matcher``."""
         sides = [queries[place] for place in first], [documents[place] for place in second]
-        scores: Scores = self.model.similarity_pairwise(*sides).cpu().numpy()
+        scores: Similarities = self.model.similarity_pairwise(*sides).cpu().numpy()
         return scores
 
     def _compute(self, encode: Callable[..., Any]) -> Any:
@@ -213,3 +215,27 @@ def _cut(model: Any, length: int) -> None:
                 setattr(module, name, length)
         if type(module).__name__ == "SparseStaticEmbedding":  # which asks its tokenizer alone
             module.tokenizer.model_max_length = length
+
+
+class MatcherReranker(Reranker):
+    """Scores pairs by a sparse encoder or late interaction, which encodes each text of a shard once."""
+
+    def __init__(self, model: Matcher, **batches: Unpack[Batches]) -> None:
+        self._model, self._batches, self.place = model, batches, model.device
+
+    @property
+    def cut_by(self) -> Cut:
+        """By documents, which are longer than queries."""
+        return "document_first", shard_characters(self._model.device)
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the similarity of each pair."""
+        kinds: tuple[TextKind, TextKind] = ("query", "document")
+        sides = []
+        for texts, kind in zip(zip(*prepared, strict=True), kinds, strict=False):  # no pairs have no sides
+            place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            sides += [self._model.encode(list(place), kind=kind, **self._batches), [place[text] for text in texts]]
+        scores: list[float] = self._model.pairwise(*sides).tolist() if sides else []
+        if advance:
+            advance(len(prepared))
+        return scores

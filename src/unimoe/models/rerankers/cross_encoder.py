@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from unimoe.core.errors import DataError
 from unimoe.models.adapter_files import load_library_model
+from unimoe.models.batching import FittingBatches, batches, gather
 from unimoe.models.device import AnswerHead, compute_in_float32
-from unimoe.models.folder import ModelFolder, read_folder
-from unimoe.models.identity import module_folders, read_settings
+from unimoe.models.embedder import Advance
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import module_folders, read_settings, reading
+from unimoe.models.kinds import CROSS_ENCODER
+from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.model_files import loading, missing_weights
+from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import Cut, Reranker, TextPair
+
+_BATCH_SIZE = 32  # pairs of one forward pass
+_SHARD_BATCHES = 64
+"""Batches of a shard of pairs in falling length: shards change no batch."""
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -99,3 +112,71 @@ def _score_in_float32(model: CrossEncoder) -> None:
             head.true_token_id, head.false_token_id = 0, 1 if len(answers) > 1 else None
         else:
             compute_in_float32(head)
+
+
+class CrossEncoderReranker(Reranker):
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
+
+    Of two labels it is the logit of label 1 minus that of label 0. A forward pass has ``batch_size`` pairs, fewer once
+    memory ran out.
+    """
+
+    logits = True
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size, self.place = model, batch_size, model.device
+        self._fitting = FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
+
+    @property
+    def cut_by(self) -> Cut:
+        """Falling length, so that pairs of similar length share a batch."""
+        return "length", _SHARD_BATCHES * self._batch_size
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
+
+        def logits(batch: list[int]) -> Tensor:
+            found: Tensor = self._model.predict(
+                [pairs[index] for index in batch],
+                batch_size=len(batch),
+                show_progress_bar=False,
+                activation_fn=nn.Identity(),
+                convert_to_tensor=True,
+            ).float()
+            return found[:, 1] - found[:, 0] if found.ndim > 1 else found
+
+        reason = "its score is not finite; the weights are damaged, or the training diverged"
+        scored = self._fitting.run(pairs, logits, self._batch_size)
+        scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
+        return scores
+
+
+def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    return [list(batch) for batch in batches(order, size)]
+
+
+def cross_encoder_model(name: str, settings: ModelSettings) -> Model:
+    """Return a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
+    settings.refuse_layers(CROSS_ENCODER)
+    config, batch_size = settings.experiment.model, settings.experiment.evaluation.batch_size or _BATCH_SIZE
+    trusted = config.trust_remote_code
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
+    refuse_no_cross_encoder(folder)
+
+    def load() -> CrossEncoderReranker:
+        loaded = load_cross_encoder(
+            folder.root, settings.device, settings.dtype, config.max_length, trust_remote_code=trusted
+        )
+        return CrossEncoderReranker(loaded, batch_size)
+
+    return model_of_reranker(
+        load,
+        identity=f"{CROSS_ENCODER}:{folder.identity}",
+        prompt=reading("cross_encoder", folder.root, config.max_length),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(CROSS_ENCODER, cross_encoder_model)

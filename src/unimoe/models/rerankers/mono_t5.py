@@ -12,8 +12,12 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead
-from unimoe.models.folder import ModelFolder, read_folder
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import reading
+from unimoe.models.kinds import MONO_T5
+from unimoe.models.model import Model, model_of_pairs
 from unimoe.models.model_files import load_pretrained, loading
+from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -77,3 +81,20 @@ def load_mono_t5(
         suffix=tokenizer("Relevant:")["input_ids"],  # and the end of a text
     )
     return TokenReranker(model, pairs, scores, fitting)
+
+
+def mono_t5_model(name: str, settings: ModelSettings) -> Model:
+    """Return a T5 that says true or false about a pair."""
+    settings.refuse_layers(MONO_T5)
+    config, prompt = settings.experiment.model, settings.experiment.prompt
+    folder = find_folder(OPTION, name, config.revision)
+    refuse_no_t5(folder)
+    return model_of_pairs(
+        lambda: load_mono_t5(folder.root, prompt, config.max_length, settings.device, settings.dtype),
+        identity=f"{MONO_T5}:{folder.identity}",
+        prompt=reading(MONO_T5, folder.root, config.max_length, prompt.answers(*ANSWERS)),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(MONO_T5, mono_t5_model)

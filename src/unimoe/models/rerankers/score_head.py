@@ -12,11 +12,15 @@ from torch import Tensor
 from unimoe.core.errors import DataError
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.folder import ModelFolder, read_folder
-from unimoe.models.identity import ADAPTER_SETTINGS, read_settings
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, reading
+from unimoe.models.kinds import RANK_LLAMA
+from unimoe.models.model import Model, model_of_pairs
 from unimoe.models.model_files import load_pretrained, loading
-from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
+from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import TextPair
 
 
 def load_score_head(
@@ -77,3 +81,19 @@ def _load(folder: ModelFolder, dtype: torch.dtype) -> tuple[Any, Any, list[str]]
         )
     tokenizer, model, missing = load_pretrained(AutoModelForSequenceClassification, folder, dtype, num_labels=1)
     return tokenizer, model.merge_and_unload(), missing
+
+
+def score_head_model(name: str, settings: ModelSettings) -> Model:
+    """Return a decoder with a head of one output on its last token, or an adapter of one."""
+    settings.refuse_layers(RANK_LLAMA)
+    config = settings.experiment.model
+    folder = find_folder(OPTION, name, config.revision)
+    return model_of_pairs(
+        lambda: load_score_head(folder.root, config.max_length, settings.device, settings.dtype, OPTION),
+        identity=f"{RANK_LLAMA}:{folder.identity}",
+        prompt=reading(RANK_LLAMA, folder.root, config.max_length),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(RANK_LLAMA, score_head_model)

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, first_few, named_inputs
 from unimoe.core.io import atomic_dir, hash_json
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.metrics import score_run
 from unimoe.models.folder import find_folder
 from unimoe.models.model_files import first_line, silence_transformers
+from unimoe.models.reranker import rerank_run
+from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained
