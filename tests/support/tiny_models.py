@@ -332,7 +332,8 @@ def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
 def save_tiny_lora(base: Path, folder: Path, auto: str = "AutoModelForCausalLM", **settings: Any) -> Path:
     """Write a random LoRA adapter of a saved model, as PEFT does: without tokenizer or configuration."""
     lora = LoraConfig(**{"task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj", "v_proj"], **settings})
-    model = getattr(transformers, auto).from_pretrained(base)
+    labels = {"num_labels": 1} if auto.endswith("SequenceClassification") else {}
+    model = getattr(transformers, auto).from_pretrained(base, **labels)
     adapted: Any = seeded(lambda: get_peft_model(model, lora))
     for name, weight in sorted(adapted.named_parameters()):
         if weight.requires_grad and "lora_" in name:  # B is zero at the start

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder, SparseEncoder
 from sentence_transformers.base.modules import Normalize
@@ -128,7 +129,7 @@ KINDS: dict[str, tuple[Make, str, str]] = {
     "ColBERT": (lambda f, o: tiny_models.save_tiny_colbert(f, o), "late", "a MultiVectorEncoder of"),
     "HF_ColBERT": (renamed("HF_ColBERT"), "late", "a HF_ColBERT"),
     "own code": (own_code("JinaForRanking"), "", "a JinaForRanking, which needs code of its own: write a function"),
-    "own encoder": (own_code("NomicBertModel"), "encoder", "a NomicBertModel; no pooling is stated, by code of its"),
+    "own encoder": (own_code("NewModel"), "encoder", "a NewModel; no pooling is stated, by code of its"),
     "multimodal": (renamed("Gemma3ForConditionalGeneration"), "", "reads more than text"),
     "tagger": (bare("bert", "AutoModelForTokenClassification"), "", "is no kind that unimoe loads"),
     "unnamed": (renamed(), "", "config.json names no architecture"),
@@ -307,7 +308,6 @@ class TestAdapters:
 
 
 def test_a_causal_lora_scores_as_pefts_own_model(tmp_path: Path) -> None:
-    from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     from unimoe.models.unimodel import UnimodelForExp1
@@ -357,3 +357,29 @@ def test_an_encoders_lora_in_a_module_folder_embeds_as_the_library_does(tmp_path
     modules = (folder / "modules.json").read_text().replace('"path": ""', '"path": "0_Transformer"')
     (folder / "modules.json").write_text(modules)
     assert tiny_models.load(folder).encode(["the cat"]) == pytest.approx(theirs, abs=1e-6)
+
+
+def test_a_plain_lora_may_bring_the_head_of_a_cross_encoder_or_leave_the_pooling_to_its_base(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModelForSequenceClassification
+
+    bare, classes = save_tiny_encoder(tmp_path / "bare"), "AutoModelForSequenceClassification"
+    lora: dict[str, Any] = {"target_modules": ["query"]}
+    with_head = save_tiny_lora(bare, tmp_path / "head", classes, task_type="SEQ_CLS", **lora)
+    auto: Any = AutoModelForSequenceClassification
+    theirs: Any = PeftModel.from_pretrained(auto.from_pretrained(bare, num_labels=1), str(with_head)).eval()
+    ours = load_cross_encoder(with_head, CPU, FLOAT)
+    inputs = ours.tokenizer(*map(list, zip(*tiny_models.PAIRS[:1], strict=True)), return_tensors="pt")
+    with torch.inference_mode():
+        assert torch.allclose(theirs(**inputs).logits, ours[0].model(**inputs).logits, atol=1e-6)
+    headless = save_tiny_lora(bare, tmp_path / "headless", classes, task_type=None, **lora)
+    with pytest.raises(DataError, match=r"headless: no weights for classifier\.bias"):
+        load_cross_encoder(headless, CPU, FLOAT)
+    pooled = save_sentence_transformer(bare, tmp_path / "st", pooling="cls")
+    adapter = save_tiny_lora(pooled, tmp_path / "pooled", "AutoModel", task_type="FEATURE_EXTRACTION", **lora)
+    library = SentenceTransformer(str(pooled), device="cpu")
+    library.load_adapter(str(adapter))
+    encoder = tiny_models.load(adapter)
+    assert encoder.pooling == "cls"
+    expected = library.encode(["the cat"], normalize_embeddings=True)
+    assert encoder.encode(["the cat"]) == pytest.approx(expected, abs=1e-6)

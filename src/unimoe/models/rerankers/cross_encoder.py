@@ -77,7 +77,8 @@ def refuse_no_cross_encoder(found: ModelFolder) -> None:
     labels = next(
         (int(head.get("out_features", 0)) for head in heads if head.get("module_output_name") == "scores"), None
     )
-    if labels is None and not name.endswith(("ForSequenceClassification", "ForCausalLM")):
+    adds_head = found.base is not None  # an adapter may bring the head, which shows when it is loaded
+    if labels is None and not adds_head and not name.endswith(("ForSequenceClassification", "ForCausalLM")):
         raise DataError(
             f"{folder}: a {name or 'model of no known architecture'}, which has no head that scores pairs; give a "
             "cross-encoder, or train one on it with `unimoe train-cross-encoder`"
