@@ -119,6 +119,12 @@ def test_python_functions_know_an_edited_encoder_too(
     assert again.identity == fresh.identity != first.identity
 
 
+def test_python_functions_know_the_adapter_too(data: Path) -> None:
+    whole, adapted = unimoe.load_model("causal"), unimoe.load_model("causal", adapter="causal-lora")
+    assert whole.base_identity.startswith("causal@")
+    assert adapted.base_identity.startswith("causal-lora@")
+
+
 @pytest.mark.parametrize(
     ("name", "task", "identity"),
     [

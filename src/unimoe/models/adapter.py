@@ -10,8 +10,10 @@ from torch import nn
 
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.io import hash_json
 from unimoe.models.adapter_files import put_adapter
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
+from unimoe.models.identity import content_hash
 from unimoe.models.model_files import first_line, silence_transformers
 
 
@@ -53,6 +55,11 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     """Add the adapters saved in ``folder`` to a base model, frozen, and return the PEFT model."""
     _refuse_adapted(base)
     return put_adapter(base.model, folder, base.identity)
+
+
+def adapted_identity(base: str, folder: Path) -> str:
+    """Return how results know a base of this identity with the adapters saved in ``folder``."""
+    return f"{folder.resolve().name}@{hash_json([content_hash(folder), base])}"
 
 
 def _refuse_adapted(base: BaseModel) -> None:

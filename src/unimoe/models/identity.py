@@ -21,7 +21,22 @@ TEMPLATES = "additional_chat_templates"
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _UNREAD = (
-    *(".*", "*.md", "LICENSE*", "LICENCE*", "NOTICE*", "*.pdf", "*.html", "*.csv", "*.log", "*.lock", "*.tmp"),
+    *(
+        ".*",
+        "*.md",
+        "LICENSE*",
+        "LICENCE*",
+        "NOTICE*",
+        "*.pdf",
+        "*.html",
+        "*.csv",
+        "*.jsonl",
+        "*.trec",
+        "*.parquet",
+        "*.log",
+        "*.lock",
+        "*.tmp",
+    ),
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp"),
     *("*.onnx", "*.onnx_data", "*.xml", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.mlmodel", "*.tflite", "*.pth"),
     *("checkpoint-*", "optimizer.*", "scheduler.*", "rng_state*", "scaler.pt", "trainer_state.json"),

@@ -211,6 +211,42 @@ def test_a_module_folder_that_is_a_link_counts(tmp_path: Path) -> None:
     assert found(folder).identity != identity
 
 
+class Hub:
+    """Stands for the hub's client: repositories by id, and what is asked of them."""
+
+    def __init__(self, **folders: Path) -> None:
+        self.folders, self.asked = folders, list[tuple[str, str | None, bool]]()
+
+    def snapshot_download(self, name: str, *, revision: str | None, allow_patterns: list[str], **_: Any) -> str:
+        self.asked.append((name, revision, "*.safetensors" in allow_patterns))
+        return str(self.folders[name.replace("/", "_")])
+
+
+def test_of_the_hub_the_commit_counts_and_of_an_adapter_its_bases_at_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = save_tiny_model(tmp_path / ("b" * 40), "qwen3")
+    adapter = save_tiny_lora(base, tmp_path / ("a" * 40))
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    there = {"base_model_name_or_path": "org/base", "revision": "v2"}
+    (adapter / "adapter_config.json").write_text(json.dumps(settings | there))
+    hub = Hub(org_base=base, me_lora=adapter)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
+    plain = found("org/base", revision="main", weights=False)
+    assert (plain.identity, plain.kind) == (f"org/base@{'b' * 16}", "yes-no")
+    known = found("me/lora", weights=False)
+    assert hub.asked == [("org/base", "main", False), ("me/lora", None, False), ("org/base", "v2", False)]
+    assert known.base is not None
+    assert known.base.identity == plain.identity
+    loaded = load_base(ModelConfig(base="me/lora"), CPU, FLOAT)
+    assert hub.asked[-1] == ("org/base", "v2", True)
+    assert loaded.identity == known.identity
+    local = shutil.copytree(adapter, tmp_path / "local")
+    assert found(local).identity != known.identity
+    hub.folders["org_base"] = shutil.copytree(base, tmp_path / ("c" * 40))
+    assert found("me/lora").identity != known.identity
+
+
 class TestAdapters:
     def test_a_base_is_found_from_the_current_folder_or_beside_the_adapter(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
