@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.config import Experiment
+from unimoe.config.base import without_authority
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
@@ -41,8 +42,16 @@ class Checkpoint(BaseModel):
 
     @property
     def experiment(self) -> Experiment:
-        """The configuration the arm was trained with."""
-        return parse_config(Experiment, self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
+        """The configuration the arm was trained with, without authority: whose checkpoint it is, nobody knows."""
+        return self._parsed(without_authority(self.config))
+
+    @property
+    def recorded(self) -> Experiment:
+        """The whole configuration the arm was trained with, to be compared; nothing is loaded by it."""
+        return self._parsed(self.config)
+
+    def _parsed(self, config: dict[str, Any]) -> Experiment:
+        return parse_config(Experiment, config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
     @property
     def ranks(self) -> bool:

@@ -32,6 +32,7 @@ from unimoe.models.model_files import (
     refuse_another_vocabulary,
     settings_hash,
 )
+from unimoe.models.named_code import refuse_named_code
 from unimoe.models.prompts import well_formed
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def load_encoder(
         root, commit = find_model(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
     identity = content_identity(config.base if bundled or commit else root.resolve().name, root, commit)
     settings = commit or settings_hash(root)
-    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {root}"):
+    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {root}", key):
+        refuse_named_code(root, key, trusted=config.trust_remote_code)
         model = load_modules("SentenceTransformer", config, root, device, dtype)
         part = model.transformers_model
         if part is None:  # embeddings of words or tokens, which come in the dtype of the file

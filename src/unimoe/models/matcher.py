@@ -24,6 +24,7 @@ from unimoe.models.batching import FittingBatches, default_token_budget
 from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
 from unimoe.models.model_files import architecture, find_model, loading, model_identity, read_settings, settings_hash
+from unimoe.models.named_code import refuse_named_code
 from unimoe.models.prompts import well_formed
 
 Scores = NDArray[np.float32]
@@ -174,6 +175,7 @@ def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tup
     Another kind of model is refused, as the library would add random weights. Errors name ``key``.
     """
     root, commit = find_model(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    refuse_named_code(root, _section(key), trusted=config.trust_remote_code)
     if config.pooling != "auto":
         raise UsageError(f"{key}: {matcher.kind} models have no pooling to replace; leave pooling at auto")
     if listed := (root / "modules.json").is_file():
@@ -197,9 +199,15 @@ def load_matcher(
 ) -> Matcher:
     """Load a model; errors name ``key``."""
     root, _, _ = find_matcher(matcher, key, config)
-    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {root}"):
+    section = _section(key)
+    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {root}", section):
         model = load_modules(matcher.stated[0], config, root, device, dtype)
-    return matcher(model, config, key.removeprefix("--").removesuffix(".base"))
+    return matcher(model, config, section)
+
+
+def _section(key: str) -> str:
+    """Return the section of the config that holds the key of a model's name."""
+    return key.removeprefix("--").removesuffix(".base")
 
 
 def _cut(model: Any, length: int) -> None:

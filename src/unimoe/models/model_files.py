@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.core.errors import DataError, UnimoeError
 from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
+from unimoe.core.limits import path_problem
 
 if TYPE_CHECKING:
     import torch
@@ -77,6 +78,9 @@ def module_folders(root: Path) -> list[Path]:
     modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
     if not modules:
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
+    for module in modules:
+        if problem := path_problem(module.path):
+            raise DataError(f"{listed}: the path {module.path!r} {problem}; save the model with save_pretrained()")
     return [root / module.path for module in modules]
 
 
@@ -172,14 +176,21 @@ def silence_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def loading(what: str, remedy: str) -> Iterator[None]:
-    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``."""
+def loading(what: str, remedy: str, key: str = "model") -> Iterator[None]:
+    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``.
+
+    Of a model that needs code of its own it names ``trust_remote_code`` in the section ``key`` of the config.
+    """
     try:
         with silence_transformers():
             yield
     except UnimoeError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
+        if "trust_remote_code=True" in str(error):
+            raise DataError(
+                f"{what} (it needs code of its own); read that code, and set {key}.trust_remote_code=true to run it"
+            ) from None
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 
@@ -193,6 +204,7 @@ def load_pretrained(
     """
     from transformers import AutoTokenizer
 
+    options = {"trust_remote_code": False, **options}  # where nothing is said, the library asks on a terminal
     tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
     model, report = auto.from_pretrained(
         source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options

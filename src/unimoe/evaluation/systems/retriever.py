@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, named_embedder
 from unimoe.evaluation.systems.system import BM25, System, arm_name, checkpoint_loader, model_recipe, trained_system
@@ -22,6 +23,7 @@ from unimoe.models.matcher import MATCHERS
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import safe_name
 from unimoe.retrieval.model_search import ModelSearch
 from unimoe.retrieval.passages import Passages
@@ -113,12 +115,23 @@ def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
 def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, device: torch.device) -> System:
     """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed."""
     checkpoint = read_checkpoint(folder)
-    trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
+    trained = checkpoint.experiment
+    trusting = trained.model.model_copy(update={"trust_remote_code": experiment.encoder.trust_remote_code})
+    trained = trained.model_copy(update={"evaluation": experiment.evaluation, "model": trusting})
     if trained.arm_named(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     loader = checkpoint_loader(trained, checkpoint, device)
+    system = trained_system(trained, loader, folder)
+
+    def load() -> UnimodelForExp1:
+        try:
+            return loader.trained(folder)
+        except DataError as error:  # whose remedy is a key of the other kind of config
+            raise DataError(str(error).replace("model.trust_remote_code", "encoder.trust_remote_code")) from None
+
     return replace(
-        trained_system(trained, loader, folder),
+        system,
+        load=cache(load),
         name=name,
         experiment=experiment,
         prompt=_prompt_with_lengths(loader.prompt, experiment.retrieval),

@@ -18,6 +18,7 @@ from unimoe.models.model_files import (
     read_settings,
     transformer_folder,
 )
+from unimoe.models.named_code import refuse_named_code
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -41,7 +42,7 @@ def load_cross_encoder(
     """
     from sentence_transformers import CrossEncoder
 
-    refuse_no_cross_encoder(folder)
+    refuse_no_cross_encoder(folder, trusted=trust_remote_code)
     with loading(f"{folder}: cannot be loaded as a cross-encoder", "save it with save_pretrained()"):
         model: CrossEncoder = CrossEncoder(
             str(folder),
@@ -61,8 +62,12 @@ def load_cross_encoder(
     return model.requires_grad_(False).eval().to(device)
 
 
-def refuse_no_cross_encoder(folder: Path) -> None:
-    """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair."""
+def refuse_no_cross_encoder(folder: Path, *, trusted: bool = False) -> None:
+    """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair.
+
+    Settings that name foreign code are refused too, unless it is ``trusted``.
+    """
+    refuse_named_code(folder, "model", trusted=trusted)
     inner, *others = module_folders(folder)
     name, heads = architecture(inner), [read_settings(other / "config.json") for other in others]
     # A Dense module behind the transformer may give the scores.

@@ -86,8 +86,8 @@ def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[st
     root, _ = _adapted_base(key, folder)
     auto: Any = AutoModelForSequenceClassification
     own = (folder / "tokenizer_config.json").is_file()
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
-    bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root, trust_remote_code=False)
+    bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True, trust_remote_code=False)
     untrained = bare.score.weight.clone()
     model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()
     return tokenizer, model, ["score.weight"] if torch.equal(model.score.weight, untrained) else []

@@ -32,6 +32,7 @@ from unimoe.models.model_files import (
     transformer_folder,
     weights_hash,
 )
+from unimoe.models.named_code import refuse_named_code
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained
@@ -321,6 +322,7 @@ def new_cross_encoder(config: CrossEncoderModelConfig, folder: Path, seed: int, 
     from sentence_transformers.base.modules import Transformer
     from transformers import set_seed
 
+    refuse_named_code(folder, "model", trusted=config.trust_remote_code)
     set_seed(seed)  # the trainer sets it again, but only after the head is initialised
     trust = {"trust_remote_code": config.trust_remote_code}
     try:

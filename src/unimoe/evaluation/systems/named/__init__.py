@@ -270,7 +270,7 @@ def find_cross_encoder(name: str, naming: Naming) -> Found:
     model, batch_size = naming.experiment.model, naming.experiment.evaluation.batch_size or _BATCH_SIZE
     trusted = model.trust_remote_code
     root, commit = find_model(OPTION, name, model.revision, trust_remote_code=trusted)
-    refuse_no_cross_encoder(root)
+    refuse_no_cross_encoder(root, trusted=trusted)
 
     def load() -> CrossEncoderReranker:
         loaded = load_cross_encoder(root, naming.device, naming.dtype, model.max_length, trust_remote_code=trusted)
