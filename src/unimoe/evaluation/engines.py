@@ -29,7 +29,8 @@ from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.config import DenseExperiment, Experiment, MTEBConfig
 from unimoe.config.base import Dtype
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import atomic_dir, cache_dir, read_bytes
+from unimoe.core.io import Strict, atomic_dir, cache_dir, hash_json, read_bytes
+from unimoe.core.limits import name_problem
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.evaluation.embedding_eval import evaluate_task, load_from_hub, mteb_data_hash
@@ -42,7 +43,7 @@ from unimoe.evaluation.systems.named import Naming, named_system
 from unimoe.evaluation.systems.retriever import encoder_retriever
 from unimoe.evaluation.systems.system import System, checkpoint_loader
 from unimoe.metrics import Scores
-from unimoe.models.checkpoint import read_checkpoint
+from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.loader import ModelLoader
@@ -50,9 +51,6 @@ from unimoe.results import safe_name
 
 if TYPE_CHECKING:
     from mteb import AbsTask
-
-_FOUND = ("task_type", "main_metric", "main_score", "mteb_json", "items", "seconds")
-"""What the outcome of a task of MTEB without documents has."""
 
 
 class Engine:
@@ -144,7 +142,8 @@ class ClusterModel(RemoteModel):
 
     def spread(self, units: Iterable[Sequence[str]], options: Mapping[str, Any]) -> Iterator[Vectors]:
         """Embed units of texts by all workers; see ``RemoteModel``."""
-        return self.workers.compute("encode", ({"texts": list(unit), "options": options} for unit in units))
+        parts: Iterator[Part] = ({"texts": list(unit), "options": options} for unit in units)
+        return self.workers.compute("encode", parts, lambda reply, part: _numbers(reply, len(part["texts"]), 2))
 
     def reranker(self, **options: Any) -> Reranker:
         """Return what scores pairs by the workers; see ``RemoteModel``."""
@@ -172,7 +171,7 @@ class _ClusterReranker(Reranker):
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score pairs of texts as one shard."""
-        (reply,) = self._model.workers.compute("rerank", [self._part(prepared)])
+        (reply,) = self._model.workers.compute("rerank", [self._part(prepared)], _scores)
         scores: list[float] = reply.tolist()[:-2]
         return scores
 
@@ -188,7 +187,7 @@ class _ClusterReranker(Reranker):
 
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]
-        replies = self._model.workers.compute("rerank", parts())
+        replies = self._model.workers.compute("rerank", parts(), _scores)
         for shard in shards:
             with named_pairs(collection, shard):
                 *found, seconds, budget = next(replies).tolist()
@@ -207,13 +206,37 @@ class _ClusterReranker(Reranker):
         return {"options": self.options, "texts": list(texts), "pairs": numbers}
 
 
+def _scores(reply: Any, part: Part) -> NDArray[Any]:
+    """Return what ``rerank`` of ``jobs_of`` returns; a ``ValueError`` where a store holds something else."""
+    return _numbers(reply, len(part["pairs"]) + 2, 1)
+
+
+def _numbers(reply: Any, rows: int, dimensions: int) -> NDArray[Any]:
+    """Return an array of finite numbers in so many rows; a ``ValueError`` where it is another."""
+    numbers = isinstance(reply, np.ndarray) and reply.dtype.kind == "f"
+    if not numbers or reply.ndim != dimensions or len(reply) != rows or not np.isfinite(reply).all():
+        raise ValueError(f"not {rows:,} rows of finite numbers")
+    return reply
+
+
+class _Found(Strict):
+    """The reply of the job ``mteb``."""
+
+    task_type: str | None
+    main_metric: str
+    main_score: float | None
+    mteb_json: dict[str, Any]
+    items: int | None
+    seconds: float
+
+
 def _with_files(recipe: Recipe, store: UnitStore) -> Recipe:
     """Put the checkpoint's files that a recipe names into a store, and return the recipe that finds them there."""
     if recipe["kind"] != "checkpoint":
         return recipe
     folder = Path(recipe["folder"])
     checkpoint = read_checkpoint(folder)
-    scope = f"checkpoints/{checkpoint.fingerprint}-{checkpoint.adapter_hash}"
+    scope = f"checkpoints/{_content(checkpoint)}"
     files = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     for name in set(files) - store.keys(scope):
         store.write(scope, name, read_bytes(folder / name))
@@ -223,12 +246,23 @@ def _with_files(recipe: Recipe, store: UnitStore) -> Recipe:
 def _fetched(recipe: Recipe, store: UnitStore) -> Path:
     """Return the folder of a checkpoint on this machine, from the store where it is not here yet."""
     scope: str = recipe["scope"]
-    folder = cache_dir("checkpoints") / scope.rpartition("/")[2]
+    content = scope.rpartition("/")[2]
+    if problem := next(
+        filter(None, (name_problem(name, is_folder=True) for name in [content, *recipe["files"]])), None
+    ):
+        raise DataError(f"{store.shown}/{scope}: the name of a file or folder {problem}; name another --store")
+    folder = cache_dir("checkpoints") / content
     if not folder.exists():
         with atomic_dir(folder) as temporary:
             for name in recipe["files"]:
                 (temporary / name).write_bytes(store.content(scope, name))
+            if _content(read_checkpoint(temporary)) != content:
+                raise DataError(f"{store.shown}/{scope} holds another checkpoint: delete it, and run again")
     return folder
+
+
+def _content(checkpoint: Checkpoint) -> str:
+    return hash_json([checkpoint.fingerprint, checkpoint.adapter_hash])  # a manifest of others may hold any text
 
 
 def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
@@ -285,7 +319,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
         outcome = evaluate_task(MTEBEncoderWrapper(model(), prompts=prompts, **part["adapted"]), task)
-        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _FOUND}))
+        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _Found.model_fields}))
         return found
 
     return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}
@@ -301,5 +335,5 @@ def mteb_by_worker(model: ClusterModel, task: AbsTask, prompts: MTEBConfig, adap
         "prompts": prompts.model_dump(mode="json"),
         "adapted": adapted,
     }
-    (found,) = model.workers.compute("mteb", [part])
-    return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **found)
+    (found,) = model.workers.compute("mteb", [part], lambda reply, _: _Found.model_validate(reply))
+    return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **dict(found))

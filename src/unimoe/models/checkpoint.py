@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from unimoe.config import Experiment
-from unimoe.config.base import without_authority
+from unimoe.config.base import Name, without_authority
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
@@ -29,11 +29,13 @@ class Checkpoint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     checkpoint_version: Literal[1] = 1
-    arm: str
+    arm: Name
     seed: int
     which: Literal["best", "last"]
     base_model: str
-    dtype: str  # of the training; evaluation uses the same unless the config sets another
+    dtype: Literal[
+        "float32", "bfloat16", "float16"
+    ]  # of the training; evaluation uses the same unless the config sets another
     fingerprint: str  # content hash of all that determines the weights; equal fingerprints, equal trainings
     adapter_hash: str  # of the adapter's weights
     settings_hash: str | None = None  # of the adapter's settings; checkpoints of before have none
