@@ -117,7 +117,8 @@ class Cluster:
             try:
                 work(*given)
             except Exception as error:
-                self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
+                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                self._end(error if isinstance(error, UnimoeError) else DataError(said))
 
         thread = threading.Thread(target=run, name="cluster", daemon=True)
         thread.start()

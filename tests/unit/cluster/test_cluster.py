@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 import torch
 from support.engine import PATIENCE, ThreadActors, calls, recipe
+from support.scripts import assert_refused, call_unimoe
 from torch import distributed
 
 from unimoe.cluster import folder_job, processes
+from unimoe.cluster.actors import RayActors
 from unimoe.cluster.cluster import Cluster, ClusterWorkers, SetAsideError
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.processes import Processes, joined_processes
@@ -269,6 +272,47 @@ def test_errors_arrive_with_kind_message_and_place_or_where_they_cannot_be_made_
     assert all(one.__notes__[0].startswith("in ") for one in found)
     assert (found[-1].index, found[-1].reason) == (7, "long")
     assert (type(own), str(own)) == (RuntimeError, "OwnError: 1 and 2")
+
+
+TIMED_OUT = Exception(
+    "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "
+    "GCS has become overloaded."
+)
+
+
+@pytest.mark.parametrize("error", [TIMED_OUT, RuntimeError("no\nspace left"), ValueError(), AssertionError("port")])
+def test_a_ray_that_does_not_start_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(**options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.init", fail)
+    evaluate = ("evaluate", "--model", "bundled:all-minilm-l6-v2", "--engine", "ray", "--store", tmp_path / "store")
+    own = signal.getsignal(signal.SIGTERM)
+    assert_refused(call_unimoe(*evaluate), 2, "Ray does not start on this machine (", "ray stop --force")
+    assert_refused(call_unimoe(*evaluate, "--address", "auto"), 2, "--address auto: no Ray cluster answers (", "--head")
+    assert signal.getsignal(signal.SIGTERM) is own
+
+
+@pytest.mark.parametrize("call", ["nodes", "cluster_resources", "remote"])
+def test_a_ray_that_goes_away_is_one_line(call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The calls that look for room and make the first worker."""
+
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            if name == call:
+                raise Exception("GCS\nis gone")
+            answers = {"nodes": [{"Alive": True, "Resources": {"CPU": 4}, "NodeID": "a"}], "cluster_resources": {}}
+            return lambda *_, **__: answers.get(name, self)
+
+    actors = RayActors.__new__(RayActors)
+    actors._ray, actors._actor, actors._most = Gone(), Gone(), None
+    actors._store, actors._device, actors._threads = str(tmp_path), None, 1
+    with closing(Cluster(actors, UnitStore(str(tmp_path)))) as driver:
+        monkeypatch.setattr(actors, "close", lambda: None)
+        with pytest.raises(UsageError, match=r"^Ray('s cluster| makes) .*\(GCS is gone\); "):
+            driver.facts()
 
 
 # Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got, and
