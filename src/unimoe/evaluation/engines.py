@@ -213,10 +213,10 @@ def _scores(reply: Any, part: Part) -> NDArray[Any]:
 
 def _numbers(reply: Any, rows: int, dimensions: int) -> NDArray[Any]:
     """Return an array of finite numbers in so many rows; a ``ValueError`` where it is another."""
-    numbers = isinstance(reply, np.ndarray) and reply.dtype.kind == "f"
-    if not numbers or reply.ndim != dimensions or len(reply) != rows or not np.isfinite(reply).all():
+    found: NDArray[Any] = np.asarray(reply)
+    if found.dtype.kind != "f" or found.ndim != dimensions or len(found) != rows or not np.isfinite(found).all():
         raise ValueError(f"not {rows:,} rows of finite numbers")
-    return reply
+    return found
 
 
 class _Found(Strict):

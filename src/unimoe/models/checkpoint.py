@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from unimoe.config import Experiment
 from unimoe.config.base import Name, without_authority
@@ -33,9 +33,8 @@ class Checkpoint(BaseModel):
     seed: int
     which: Literal["best", "last"]
     base_model: str
-    dtype: Literal[
-        "float32", "bfloat16", "float16"
-    ]  # of the training; evaluation uses the same unless the config sets another
+    # of the training; evaluation uses the same unless the config sets another
+    dtype: Annotated[str, Field(pattern="^(float32|bfloat16|float16)$")]
     fingerprint: str  # content hash of all that determines the weights; equal fingerprints, equal trainings
     adapter_hash: str  # of the adapter's weights
     settings_hash: str | None = None  # of the adapter's settings; checkpoints of before have none
