@@ -40,7 +40,7 @@ from unimoe.models.encoder import load_encoder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import read_result, result_files
 from unimoe.studies.cross_encoder.config import CrossEncoderModelConfig
-from unimoe.studies.cross_encoder.trainer import new_cross_encoder
+from unimoe.studies.cross_encoder.trainer import find_cross_encoder
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 
@@ -306,7 +306,7 @@ def test_the_base_of_a_cross_encoders_training_names_no_code_either(tmp_path: Pa
     _, folder = _cross_encoder(tmp_path / "base", "sentence_transformers", "activation_fn")
     config = CrossEncoderModelConfig(base=str(folder))
     with pytest.raises(DataError, match=r"config\.json: activation_fn names 'torch\.utils\.collect_env\.main'"):
-        new_cross_encoder(config, folder, 0, torch.device("cpu"))
+        find_cross_encoder(config)
 
 
 @pytest.mark.parametrize(

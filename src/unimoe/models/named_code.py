@@ -15,7 +15,7 @@ import torch
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import read_json
-from unimoe.models.model_files import module_folders, read_settings
+from unimoe.models.identity import module_folders, read_settings
 
 _LIBRARY = "sentence_transformers."
 _ROUTES = ("router_config.json", "config.json")

@@ -13,12 +13,12 @@ from unimoe.models.adapter import adapted_model, output_layer
 from unimoe.models.base import BaseModel, decoder_of, logit_changes, refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import gather
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 
-class UnimodelForExp1(nn.Module):
+class UnimodelForExp1(nn.Module, Embedder):
     """Encodes texts and reranks query-document pairs with the same weights.
 
     Embeddings are the last token's final state, L2-normalised. A pair's score is its margin, the logit of ``yes`` minus
