@@ -42,7 +42,9 @@ def refuse_named_code(root: Path, key: str, *, trusted: bool) -> None:
 def _named(root: Path) -> Iterator[tuple[Path, str, str]]:
     """Yield each name of code with its file and its setting, ``type`` for a class."""
     listed = root / "modules.json"
-    for module in read_json(listed, list[dict[str, Any]], "save the model again") if listed.is_file() else ():
+    for module in (
+        read_json(listed, list[dict[str, Any]], "save the model with save_pretrained()") if listed.is_file() else ()
+    ):
         yield listed, "type", str(module.get("type"))
     for folder in _folders(root):
         for file in sorted(folder.glob("*config*.json")):
