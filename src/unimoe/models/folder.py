@@ -22,7 +22,7 @@ from unimoe.models.identity import (
     read_settings,
     transformer_folder,
 )
-from unimoe.models.kinds import stated_kind
+from unimoe.models.kinds import ENCODER, LATE, SPARSE, stated_kind
 from unimoe.models.model_files import first_line
 from unimoe.models.named_code import refuse_named_code
 
@@ -67,6 +67,11 @@ class ModelFolder:
     def label(self) -> str:
         """The name in results, whatever the place: of a folder its last part."""
         return self.name if self.commit or self.is_bundled else self.root.resolve().name
+
+    def is_other_than(self, kind: str) -> bool:
+        """Return whether the files say that the model is of another kind; a bare transformer may be any encoder."""
+        bare = self.kind == ENCODER and not (self.root / "modules.json").is_file()
+        return self.kind not in ("", kind) and not (bare and kind in (SPARSE, LATE))
 
     @property
     def is_bundled(self) -> bool:

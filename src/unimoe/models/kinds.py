@@ -12,6 +12,9 @@ from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, transformer_
 YES_NO, ENCODER, CROSS_ENCODER = "yes-no", "encoder", "cross-encoder"
 SPARSE, LATE, MONO_T5, RANK_LLAMA, CHECKPOINT = "sparse", "late", "monot5", "rankllama", "checkpoint"
 
+OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA)
+"""Kinds whose names are hub ids or folders."""
+
 Stated = tuple[str, str]
 """A kind, empty where nothing loads it, and what says so."""
 
