@@ -183,7 +183,8 @@ def read_folder(
     names = config.get("architectures")
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     kind, because = stated_kind(root, config, architecture, base.name if base else None)
-    code = _code_of(key, config, architecture) if trust_remote_code else ()
+    settings = [config, read_settings(transformer_folder(root) / _TOKENIZER)]
+    code = _code_of(key, settings, architecture) if trust_remote_code else ()
     model_type = str(config.get("model_type", ""))
     return ModelFolder(name, root, commit, base, architecture, model_type, kind, because, trust_remote_code, code)
 
@@ -224,18 +225,18 @@ def _downloaded(key: str, name: str, revision: str | None, *, trust: bool, remed
     return folder
 
 
-def _code_of(key: str, config: dict[str, Any], architecture: str) -> tuple[str, ...]:
+def _code_of(key: str, settings: list[dict[str, Any]], architecture: str) -> tuple[str, ...]:
     """Return what else the identity of a model with code of its own depends on, since that code runs.
 
     Code may come from another repository; and where transformers has the class too, its own is another.
     """
     import transformers
 
-    mapped = config.get("auto_map") or {}
-    places = [place for entry in mapped.values() for place in (entry if isinstance(entry, list) else [entry])]
+    mapped = [entry for each in settings for entry in (each.get("auto_map") or {}).values()]
+    places = [place for entry in mapped for place in (entry if isinstance(entry, list) else [entry])]
     others = sorted({str(place).partition("--")[0] for place in places if place and "--" in str(place)})
     found = [f"{name}@{_downloaded(key, name, None, trust=True, remedy='', weights=False).name}" for name in others]
-    return (*found, *["own code"] * bool(mapped and architecture in dir(transformers)))
+    return (*found, *["own code"] * bool(settings[0].get("auto_map") and architecture in dir(transformers)))
 
 
 def _base_of(key: str, root: Path, *, trust: bool, weights: bool) -> ModelFolder | None:

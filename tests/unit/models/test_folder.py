@@ -29,9 +29,9 @@ from support.tiny_models import (
 )
 
 from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
 from unimoe.models.base import load_base
-from unimoe.models.bundled import BUNDLED_ENCODER
 from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
@@ -186,7 +186,7 @@ def test_a_copy_is_the_same_model_and_every_other_content_is_another(
     folder = save_tiny_model(tmp_path / "here" / "tiny", "qwen3")
     identity = found(folder).identity
     monkeypatch.chdir(folder)
-    names = [".", "../tiny", f"{folder}/", shutil.copytree(folder, tmp_path / "there" / "tiny")]
+    names: list[Any] = [".", "../tiny", f"{folder}/", shutil.copytree(folder, tmp_path / "there" / "tiny")]
     (tmp_path / "linked" / "tiny").mkdir(parents=True)
     for path in folder.iterdir():
         (tmp_path / "linked" / "tiny" / path.name).symlink_to(path)
@@ -245,6 +245,22 @@ def test_of_the_hub_the_commit_counts_and_of_an_adapter_its_bases_at_its_revisio
     assert found(local).identity != known.identity
     hub.folders["org_base"] = shutil.copytree(base, tmp_path / ("c" * 40))
     assert found("me/lora").identity != known.identity
+
+
+def test_code_of_its_own_that_runs_is_a_part_of_the_identity_with_the_commit_of_its_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_tiny_model(tmp_path / "tiny", "qwen3")
+    with_config(folder, auto_map={"AutoModelForCausalLM": "org/code--modeling.Own"})
+    (folder / "modeling.py").write_text("")
+    hub = Hub(org_code=tmp_path / ("a" * 40))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub.snapshot_download)
+    identities = [found(folder).identity, found(folder, trust_remote_code=True).identity]
+    hub.folders["org_code"] = tmp_path / ("b" * 40)
+    identities.append(found(folder, trust_remote_code=True).identity)
+    (folder / "modeling.py").write_text("# another")
+    identities.append(found(folder, trust_remote_code=True).identity)
+    assert len(set(identities)) == 4
 
 
 class TestAdapters:
@@ -350,11 +366,9 @@ def test_a_causal_lora_scores_as_pefts_own_model(tmp_path: Path) -> None:
 
     base = save_tiny_model(tmp_path / "base", "qwen3")
     auto: Any = AutoModelForCausalLM
-    for name, settings in {
-        "lora": {},
-        "dora": {"use_dora": True},
-        "embeddings": {"target_modules": ["embed_tokens"]},
-    }.items():
+    kinds: dict[str, dict[str, Any]] = {"lora": {}, "dora": {"use_dora": True}}
+    kinds["embeddings"] = {"target_modules": ["embed_tokens"]}
+    for name, settings in kinds.items():
         folder = save_tiny_lora(base, tmp_path / name, **settings)
         theirs: Any = PeftModel.from_pretrained(auto.from_pretrained(base), str(folder)).eval()
         ours = UnimodelForExp1(
@@ -404,7 +418,7 @@ def test_a_plain_lora_may_bring_the_head_of_a_cross_encoder_or_leave_the_pooling
     with_head = save_tiny_lora(bare, tmp_path / "head", classes, task_type="SEQ_CLS", **lora)
     auto: Any = AutoModelForSequenceClassification
     theirs: Any = PeftModel.from_pretrained(auto.from_pretrained(bare, num_labels=1), str(with_head)).eval()
-    ours = load_cross_encoder(with_head, CPU, FLOAT)
+    ours: Any = load_cross_encoder(with_head, CPU, FLOAT)
     inputs = ours.tokenizer(*map(list, zip(*tiny_models.PAIRS[:1], strict=True)), return_tensors="pt")
     with torch.inference_mode():
         assert torch.allclose(theirs(**inputs).logits, ours[0].model(**inputs).logits, atol=1e-6)
