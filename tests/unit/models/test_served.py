@@ -459,11 +459,12 @@ def test_an_answer_has_a_limit_that_counts_what_it_unpacks_to(api: str, status: 
 
 
 def test_an_answer_that_is_not_packed_or_packed_otherwise_has_a_limit_too() -> None:
-    for content, headers, words in [
+    cases: list[tuple[bytes, dict[str, Any], str]] = [
         (b" " * 20_000_000, {}, r"more than 13\.0 MiB"),
         (bomb(400), {"Content_Encoding": "gzip, gzip"}, "packed by gzip, gzip, which was not asked for"),
         (bomb(1), {"Content_Encoding": "br"}, "packed by br, which was not asked for"),
-    ]:
+    ]
+    for content, headers, words in cases:
         with answering(content, **headers) as (url, asked), pytest.raises(DataError, match=words):
             _ = ServedEmbedder(url, settings("openai", batch=32)).base_identity
         assert len(asked) == 1
@@ -472,10 +473,11 @@ def test_an_answer_that_is_not_packed_or_packed_otherwise_has_a_limit_too() -> N
 def test_an_answer_as_long_as_the_widest_vectors_is_read() -> None:
     row = [-1.2345678901234567e-05] * 16_000
     answer = {"data": [{"index": index, "embedding": row} for index in range(5)]}
-    for content, headers in [
+    cases: list[tuple[bytes, dict[str, Any]]] = [
         (json.dumps(answer).encode(), {}),
         (gzip.compress(json.dumps(answer).encode()), {"Content_Encoding": "gzip"}),
-    ]:
+    ]
+    for content, headers in cases:
         with answering(content, **headers) as (url, _):
             client = Client(url, settings("openai"))
             embed = APIS["openai"].embed
