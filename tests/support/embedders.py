@@ -10,6 +10,7 @@ import torch
 
 from unimoe.core.errors import InputError
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.own_prompts import BARE
 
 
 class WordEmbedder:
@@ -22,6 +23,7 @@ class WordEmbedder:
 
     base_identity = "words@0123456789abcdef"
     prompt_name = "bare@fedcba9876543210"
+    own_prompts = BARE
     device = torch.device("cpu")
     dtype = torch.float32
 

@@ -46,6 +46,7 @@ from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.loader import ModelLoader
+from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.results import safe_name
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Engine:
             return system.model()
         recipe = _with_files(system.recipe, self.cluster.store)
         workers = ClusterWorkers(self.cluster, what, f"units/{safe_name(what)}", recipe, identity or self._run)
-        return ClusterModel(workers, workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)}))
+        facts = workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)})
+        return ClusterModel(workers, facts, system.own_prompts)
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
         """Keep on the board in a cluster's store, for ``unimoe status``, that work on so many items runs."""
@@ -127,8 +129,8 @@ class ClusterModel(RemoteModel):
 
     device = torch.device("cpu")  # of what the driver does with vectors
 
-    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any]) -> None:
-        self.workers, self.place = workers, facts["place"]
+    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any], own_prompts: OwnPrompts = BARE) -> None:
+        self.workers, self.place, self.own_prompts = workers, facts["place"], own_prompts
         self.budget, self.logits = facts["token_budget"], facts["logits"]
         self.cut_by: Cut = facts["cut_by"]
         for name in ("base_identity", "prompt_name"):

@@ -23,7 +23,8 @@ from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.reranking.rerankers import RemoteModel, reranker_of
 from unimoe.evaluation.reranking.shards import Reranker
-from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
+from unimoe.models.embedder import Advance, Embedder, Vectors
+from unimoe.models.own_prompts import KINDS
 from unimoe.models.pair_model import PairModel
 from unimoe.models.tensor_files import tensors_hash
 from unimoe.retrieval.embeddings import UNIT_CHARACTERS, Encode, Spread, cut_units
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Model = TypeVar("Model", bound=Embedder | PairModel | Reranker)
-
-_KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 
 
 class MTEBWrapper(Generic[Model]):
@@ -87,8 +86,8 @@ class MTEBWrapper(Generic[Model]):
 class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
     """Embeds texts for MTEB, which compares them by products; arguments as in ``MTEBWrapper``.
 
-    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
-    of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
+    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: that for the task or its
+    type, in MTEB's order, else that of queries, documents, or texts of symmetric tasks (STS, clustering).
     """
 
     kind, kept = "dense", False
@@ -114,7 +113,8 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
 
     def options(self, task: TaskMetadata, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
-        return {"kind": _KINDS[role], "prefix": self.prompts.prefix(task, role), **self.batches}
+        prefix = self.prompts.prefix(task, role, self.model.own_prompts)
+        return {"kind": KINDS[role], "prefix": prefix, **self.batches}
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """Return products of all pairs of ``(N, D)`` and ``(M, D)`` vectors, ``(N, M)``, on the CPU."""

@@ -334,11 +334,11 @@ def card_of(collection: str) -> Any:
 
 
 def _prompt_on_task(system: System, card: Any, task: Task = "embedding") -> str | None:
-    """Name and hash of a system's prompt, and of what the task has in its config: prefixes, or an instruction."""
+    """Name and hash of a system's prompt, and of what the task is read with beside it: prefixes, or an instruction."""
     if task == "reranking" and not system.instructed:
         return system.prompt
     prompts = TaskPrompts(system.experiment.evaluation.mteb)
-    own = [prompts.instruction(card)] if task == "reranking" else prompts.of_task(card)
+    own = [prompts.instruction(card)] if task == "reranking" else prompts.of_task(card, system.own_prompts)
     if system.prompt is None or own == [None] * len(own):
         return system.prompt
     return f"{system.prompt.rpartition('@')[0]}@{hash_json([system.prompt, own])}"

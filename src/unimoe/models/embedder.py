@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, Unpack
+from typing import TYPE_CHECKING, Literal, Protocol, Unpack
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from unimoe.config import Batches
 from unimoe.core.errors import InputError
+
+if TYPE_CHECKING:
+    from unimoe.models.own_prompts import OwnPrompts
 
 TextKind = Literal["query", "document", "plain"]
 """The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""
@@ -31,6 +34,10 @@ class Embedder(Protocol):
     @property
     def prompt_name(self) -> str:
         """Name and content hash of all settings that change a text's tokens or vector: prefixes, lengths, pooling."""
+
+    @property
+    def own_prompts(self) -> OwnPrompts:
+        """What it reads before the texts of MTEB's tasks where nothing else is configured."""
 
     @property
     def device(self) -> torch.device:

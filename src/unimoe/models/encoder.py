@@ -7,7 +7,9 @@ in float32; prefixes of the config; and errors that say what to do.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.base import EncoderConfig
+from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.base import BaseSizes
@@ -32,7 +35,10 @@ from unimoe.models.model_files import (
     refuse_another_vocabulary,
     settings_hash,
 )
+from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
 from unimoe.models.prompts import well_formed
+from unimoe.models.registry import REGISTRY, Registered, find_registered
+from unimoe.models.token_ids import add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -67,7 +73,10 @@ def load_encoder(
             model[0].to(dtype)
         elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
             raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-    return SentenceEncoder(model, config, identity, settings, key)
+    registered = find_registered(config.base) if commit else None
+    if registered:
+        _set_as_registered(model, registered)
+    return SentenceEncoder(model, config, identity, settings, key, registered)
 
 
 def encoder_sizes(config: EncoderConfig) -> BaseSizes:
@@ -84,14 +93,22 @@ class SentenceEncoder:
 
     Attributes:
         model: the encoder, in eval mode, on its device.
+        own_prompts: what it reads before a text of a task.
         prefixes: of a query, a document and a plain text.
         pooling: names of its poolings, joined by ``+``.
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
+        said: in one line, what was found: prompts and whose they are, pooling and length.
     """
 
     def __init__(
-        self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str, key: str = "encoder"
+        self,
+        model: SentenceTransformer,
+        config: EncoderConfig,
+        identity: str,
+        settings: str,
+        key: str = "encoder",
+        registered: Registered | None = None,
     ) -> None:
         from sentence_transformers.sentence_transformer.modules import Pooling
 
@@ -102,10 +119,14 @@ class SentenceEncoder:
             )
         self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
-        self.prefixes = _prefixes(config, model)
+        self.own_prompts = _own_prompts(config, model, registered)
+        self.prefixes = self.own_prompts.by_kind
+        self._settings = dict(registered.settings) if registered else {}
         modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
         self.pooling = modes if isinstance(modes, str) else "+".join(modes)
         self.max_length = text_length(config, model, key)
+        part: Any = model.transformers_model
+        self._rows = None if part is None else embedding_rows(part)
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
         else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
@@ -113,7 +134,9 @@ class SentenceEncoder:
             with loading(f"{key}.base {config.base!r}: its modules do not fit together", remedy):
                 self.dimension = self._embed(["a"], "", "plain").shape[1]
         self.base_identity = identity
-        self.prompt_name = f"{self.pooling}@{hash_json([self.prefixes, self.pooling, self.max_length, settings])}"
+        read = [self.prefixes, self.pooling, self.max_length, settings, *filter(None, [self._settings])]
+        self.prompt_name = f"{self.pooling}@{hash_json(read)}"
+        self.said = f"{_said(self.own_prompts, registered)}; {self.pooling} pooling; {self.max_length:,} tokens"
 
     @property
     def reduced_budget(self) -> int | None:
@@ -175,6 +198,8 @@ class SentenceEncoder:
                 raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
             alone = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
             sequences = tokenizer(texts, truncation=True, **alone)["input_ids"] if texts else []
+            if self._rows is not None and len(tokenizer) > self._rows:
+                refuse_tokens_without_rows(sequences, self._rows, tokenizer)
         else:  # of words
             self.model.max_seq_length = length
             sequences = [tokenizer.tokenize(text)[:length] for text in texts]
@@ -193,6 +218,8 @@ class SentenceEncoder:
             name: to_device(value, self.device) if isinstance(value, Tensor) else value for name, value in read.items()
         }
         vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
+        if self._settings.get("layer_norm"):
+            vectors = nn.functional.layer_norm(vectors, vectors.shape[1:])
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
 
@@ -210,7 +237,7 @@ def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.dev
         model_kwargs={"dtype": dtype, **place},
     )
     folders = module_folders(root)
-    _refuse_incomplete(model, folders[0])
+    _complete(model, folders[0])
     poolings = [index for index, module in enumerate(model) if isinstance(module, Pooling)]
     if config.pooling != "auto":
         if not poolings:
@@ -227,8 +254,11 @@ def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.dev
     return model.requires_grad_(False).eval()
 
 
-def _refuse_incomplete(model: Any, folder: Path) -> None:
-    """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights."""
+def _complete(model: Any, folder: Path) -> None:
+    """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights.
+
+    Its tokenizer gets the tokens around a text that it states.
+    """
     from sentence_transformers.base.modules import Transformer
 
     places = [(model[0], folder)]
@@ -238,22 +268,61 @@ def _refuse_incomplete(model: Any, folder: Path) -> None:
         if isinstance(module, Transformer) and (place / "config.json").is_file():
             part: Any = module.model
             refuse_another_vocabulary(module.tokenizer, part)
+            add_stated_ends(module.tokenizer, place)
             if missing := [name for name in missing_weights(part, place) if "pooler" not in name.split(".")]:
                 raise ValueError(f"no weights for {missing[0]}; use a complete model")
 
 
-def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKind, str]:
-    """Return the config's prefixes; where it has none, the model's, chosen as ``encode_query`` and its siblings do.
+def _own_prompts(config: EncoderConfig, model: SentenceTransformer, registered: Registered | None) -> OwnPrompts:
+    """Return a model's prompts: the config's prefixes, else the registry's prompts, else those of the model's files."""
+    folders, default = model.prompts, model.default_prompt_name
+    if registered:
+        own = registered.own_prompts(folders, default)
+    else:
+        own = OwnPrompts(prompts_by_kind(folders, default), {name: text or "" for name, text in folders.items()})
+    given: dict[TextKind, str | None] = {"query": config.query_prefix, "document": config.document_prefix}
+    stated = {kind: prefix for kind, prefix in given.items() if prefix is not None}
+    return replace(own, by_kind=own.by_kind | stated, stated=frozenset(stated))
 
-    One difference: an empty ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
-    """
-    own = {name: well_formed(prompt or "") for name, prompt in model.prompts.items()}
-    document = next(filter(None, (own.get(name) for name in ("document", "passage", "corpus"))), "")
-    return {
-        "query": own.get("query", "") if config.query_prefix is None else config.query_prefix,
-        "document": document if config.document_prefix is None else config.document_prefix,
-        "plain": own.get(model.default_prompt_name or "", ""),
-    }
+
+def _set_as_registered(model: SentenceTransformer, registered: Registered) -> None:
+    """Set prompts, tokenizer, pooling and width as the registry's loader does."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    settings, tokenizer = registered.settings, model.tokenizer
+    if registered.reads:  # so that a model that is trained from this one is saved with them
+        own = registered.own_prompts(model.prompts, model.default_prompt_name)
+        model.prompts = {**own.named, "query": own.by_kind["query"], "document": own.by_kind["document"]}
+        default = registered.default or model.default_prompt_name
+        model.default_prompt_name = default if default in model.prompts else None
+    add_ends(tokenizer, first=settings.get("add_bos_token", False), last=settings.get("add_eos_token", False))
+    if "padding_side" in settings:
+        tokenizer.padding_side = settings["padding_side"]
+    if "max_seq_length" in settings:
+        model.max_seq_length = settings["max_seq_length"]
+    if "embed_dim" in settings:
+        model.truncate_dim = settings["embed_dim"]
+    for module in model:
+        if isinstance(module, Pooling):
+            module.include_prompt = settings.get("include_prompt", module.include_prompt)
+
+
+def _said(own: OwnPrompts, registered: Registered | None) -> str:
+    """Return in words what texts are read with, and who says so."""
+    shown = [f"{kind} {json.dumps(prompt, ensure_ascii=False)}" for kind, prompt in own.by_kind.items() if prompt]
+    roles = [*own.by_kind, "passage", "corpus"]
+    tasks = sum(1 for name, prompt in own.named.items() if prompt and name not in roles)
+    if tasks:
+        shown.append(f"{tasks} by task")
+    if own.instruct:
+        shown.append("instructions by task")
+    source = f"of {REGISTRY}" if registered and registered.reads else "of its folder"
+    if own.stated:
+        source += f" and of the config ({', '.join(sorted(own.stated))})"
+    found = f"prompts {', '.join(shown)} {source}" if shown else "no prompts"
+    if registered and registered.own_code:
+        found += f" ({REGISTRY} has code of its own for it, {registered.own_code}, which is not followed)"
+    return found
 
 
 def text_length(config: EncoderConfig, model: Any, key: str) -> int:
@@ -267,9 +336,12 @@ def text_length(config: EncoderConfig, model: Any, key: str) -> int:
             positions -= padding + 1
             break
     if config.max_length is not None:
-        if positions and 0 < positions < config.max_length:
-            raise UsageError(f"{key}.max_length {config.max_length}: {config.base} has {positions} positions; lower it")
-        return config.max_length
+        if not 0 < positions < config.max_length:
+            return config.max_length
+        if model.device != META:  # which is loaded to be described, beside the one that embeds
+            said = f"{key}.max_length {config.max_length}: {config.base} has {positions} positions, which are used"
+            stderr.print(said, style="dim", soft_wrap=True)
+        return positions
     cut = getattr(model.tokenizer, "truncation", None)  # of a static embedding's tokenizer
     own = cut["max_length"] if isinstance(cut, dict) else model.max_seq_length
     return int(min(limit for limit in (own, positions, _LONGEST) if isinstance(limit, int | float) and limit >= 1))

@@ -15,6 +15,7 @@ from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import gather
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
+from unimoe.models.own_prompts import BARE
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 
 
@@ -33,6 +34,7 @@ class UnimodelForExp1(nn.Module):
         frozen_layers: the layers below it, shared with other models; made if not given.
     """
 
+    own_prompts = BARE  # the prompt that it is configured with counts in all tasks
     _answers: Tensor
     _biases: Tensor
 

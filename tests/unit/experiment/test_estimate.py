@@ -33,6 +33,7 @@ from unimoe.experiment.job import RECORD, ExperimentRun, RunRecord
 from unimoe.models.adapter import add_lora
 from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, folder_name
 from unimoe.models.loader import ModelLoader
+from unimoe.models.own_prompts import BARE
 from unimoe.models.token_tree import tree_tokens
 from unimoe.results import TrainingBudget, arm_dir, result_path
 
@@ -217,7 +218,7 @@ def test_embedding_counts_once_whatever_the_first_stages(
 class Typist:
     """An encoder that takes a millisecond for every character."""
 
-    base_identity, prompt_name, device, dtype = "typist@1", "plain@1", CPU, torch.float32
+    base_identity, prompt_name, device, dtype, own_prompts = "typist@1", "plain@1", CPU, torch.float32, BARE
 
     def __init__(self, clock: list[float]) -> None:
         self._clock = clock

@@ -17,6 +17,7 @@ from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
+from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.results import Task
 from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.sizes import FULL, Size
@@ -48,6 +49,7 @@ class System:
         fused: whether its search is fused with BM25's.
         size: of the vectors that it searches by.
         output_dir: where its results go; None for the experiment's folder.
+        own_prompts: what its embedder reads before the texts of MTEB's tasks.
     """
 
     name: str
@@ -64,6 +66,7 @@ class System:
     fused: bool = False
     size: Size = FULL
     output_dir: Path | None = None
+    own_prompts: OwnPrompts = BARE
 
     @property
     def seed(self) -> int | None:

@@ -38,6 +38,7 @@ from unimoe.models.encoder import load_encoder
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, find_matcher, load_matcher
 from unimoe.models.model_files import find_model, model_identity, reading
+from unimoe.models.own_prompts import BARE
 from unimoe.models.pair_model import TokenReranker
 from unimoe.models.prompts import default_prompt
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
@@ -163,6 +164,7 @@ def stated_system(model: Any, naming: Naming, tasks: tuple[Task, ...] = ("rerank
         tasks=tasks,
         instructed=False,
         reusable=getattr(model, "reusable", True),
+        own_prompts=model.own_prompts if "embedding" in tasks else BARE,
     )
 
 
@@ -227,6 +229,7 @@ def encoder_system(name: str, naming: Naming) -> System:
         model.prompt_name,
         naming.dtype_name,
         tasks=("embedding",),
+        own_prompts=model.own_prompts,
     )
 
 

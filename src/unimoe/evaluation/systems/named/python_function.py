@@ -23,6 +23,7 @@ from unimoe.evaluation.systems.function_identity import KIND, content_hash
 from unimoe.evaluation.systems.named import METHODS, OPTION, Naming, register_model
 from unimoe.evaluation.systems.system import System
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.own_prompts import BARE
 
 TextEncoder = Callable[..., ArrayLike]
 """From a list of N texts, and their ``kind`` where it has such a parameter, to vectors ``(N, D)``."""
@@ -95,7 +96,7 @@ class FunctionEmbedder:
     """
 
     device, dtype = torch.device("cpu"), torch.float32  # of the vectors
-    place, prompt_name = "as the function chooses", "none"
+    place, prompt_name, own_prompts = "as the function chooses", "none", BARE
 
     def __init__(self, function: TextEncoder, identity: str) -> None:
         self._function, self.base_identity, self._width = function, identity, 0
