@@ -7,23 +7,22 @@ model takes in a cache of the hub.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import mteb
-import numpy as np
 import pytest
 from mteb.mocks import MOCK_TASK_TEST_GRID
+from mteb.models.model_meta import ModelMeta
 from sentence_transformers import SentenceTransformer
 from support import mteb_tasks
+from support.hub import Hub
 from support.mteb_tasks import by_mteb, loaded
 from support.tiny_models import load, save_sentence_transformer, save_tiny_encoder
 
 from unimoe.evaluation.embedding_eval import evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.models.encoder import SentenceEncoder
-from unimoe.models.registry import find_registered
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -49,7 +48,8 @@ GEMMA = {
 """EmbeddingGemma's prompts, made to differ."""
 
 KINDS = [kind for kind in dict.fromkeys(map(type, MOCK_TASK_TEST_GRID)) if kind.metadata.modalities == ["text"]]
-TASKS = [*{kind.metadata.type: kind for kind in KINDS}.values(), *mteb_tasks.INVENTED]
+KINDS_BY_TYPE = {str(kind.metadata.type): kind for kind in KINDS}
+TASKS = [*KINDS_BY_TYPE.values(), *mteb_tasks.INVENTED]
 
 
 def of_task(kind: type[Any]) -> str:
@@ -75,3 +75,74 @@ class TestFolder:
         assert ours == pytest.approx(theirs, abs=1e-6)
 
 
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    return Hub(tmp_path / "hub", monkeypatch)
+
+
+def published(hub: Hub, name: str, folder: Path) -> str:
+    """A model's folder under a name that mteb knows, of the revision that it loads."""
+    meta = mteb.get_model_meta(name)
+    assert meta.revision
+    hub.publish(name, folder, meta.revision)
+    return name
+
+
+def saved(place: Path, **options: Any) -> Path:
+    """A random encoder that reads texts with long instructions whole."""
+    bare = save_tiny_encoder(place / "bare", max_position_embeddings=512)
+    settings = bare / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_max_length": 512}))
+    return save_sentence_transformer(bare, place / "st", **options)
+
+
+NAMES = [
+    "intfloat/e5-small-v2",
+    "BAAI/bge-small-en-v1.5",
+    "nomic-ai/nomic-embed-text-v1.5",
+    "Snowflake/snowflake-arctic-embed-m",
+    "Qwen/Qwen3-Embedding-0.6B",
+    "intfloat/multilingual-e5-large-instruct",
+    "GritLM/GritLM-7B",
+    "NovaSearch/stella_en_400M_v5",
+]
+READ = [*mteb_tasks.INVENTED, *(KINDS_BY_TYPE[kind] for kind in ("Classification", "PairClassification", "Clustering"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_by_its_hub_id_is_read_as_the_registry_says(
+    hub: Hub, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelMeta, "_check_requirements", lambda meta: None)  # of code that the real ones run
+    published(hub, name, saved(tmp_path / "made", prompts={"query": "query of the folder: "}))
+    ours, peer = load(name), mteb.get_model(name, device="cpu", model_kwargs={"dtype": "float32"})
+    for kind in READ:
+        found, expected = ours_and_mtebs(ours, peer, kind)
+        assert found == pytest.approx(expected, abs=1e-6), kind.__name__
+
+
+def test_what_is_read_is_said_and_other_prompts_are_other_results(hub: Hub, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "made")
+    for name in ("intfloat/e5-small-v2", "INTFLOAT/E5-small-V2", "someone/e5-small-v2", "jinaai/jina-embeddings-v3"):
+        hub.publish(name, folder)
+    assert load("intfloat/e5-small-v2").said == (
+        'prompts query "query: ", document "passage: " of mteb\'s registry; mean pooling; 512 tokens'
+    )
+    assert load("INTFLOAT/E5-small-V2").prefixes == {"query": "query: ", "document": "passage: ", "plain": ""}
+    assert load("someone/e5-small-v2").said == "no prompts; mean pooling; 512 tokens"
+    assert "code of its own for it, JinaWrapper, which is not followed" in load("jinaai/jina-embeddings-v3").said
+    stated = load("intfloat/e5-small-v2", query_prefix="")
+    assert stated.prefixes == {"query": "", "document": "passage: ", "plain": ""}
+    assert stated.said.startswith('prompts document "passage: " of mteb\'s registry and of the config (query)')
+    names = {load(name).prompt_name for name in ("intfloat/e5-small-v2", "someone/e5-small-v2")}
+    assert len(names | {stated.prompt_name}) == 3
+
+
+def test_a_search_without_a_task_reads_the_folders_instruction_else_that_of_retrieval(hub: Hub, tmp_path: Path) -> None:
+    """As ``unimoe retrieve`` does, and first stages."""
+    own = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+    hub.publish("Qwen/Qwen3-Embedding-0.6B", saved(tmp_path / "prompted", prompts={"query": own}))
+    hub.publish("Qwen/Qwen3-Embedding-4B", saved(tmp_path / "bare"))
+    assert load("Qwen/Qwen3-Embedding-0.6B").prefixes == {"query": own, "document": "", "plain": ""}
+    of_type = "Instruct: Retrieve text based on user query.\nQuery:"
+    assert load("Qwen/Qwen3-Embedding-4B").prefixes == {"query": of_type, "document": "", "plain": ""}
