@@ -13,6 +13,7 @@ from torch import nn
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
+from unimoe.models import model_files
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, prepared_bundled_model
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.model_files import folder_named, load_pretrained, loading, weights_hash
@@ -89,10 +90,8 @@ def use_one_kernel_norms(model: Any) -> None:
 
 def load_tokenizer(config: ModelConfig) -> Any:
     """Load the tokenizer of a base model alone."""
-    from transformers import AutoTokenizer
-
     with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
-        return AutoTokenizer.from_pretrained(_source(config), **_hub_options(config))
+        return model_files.load_tokenizer(_source(config), **_hub_options(config))
 
 
 def base_identity(config: ModelConfig) -> str | None:
@@ -231,9 +230,15 @@ def logit_changes(config: Any) -> tuple[float, float | None]:
     return factor, getattr(config, "final_logit_softcapping", None)
 
 
+def is_bidirectional(config: Any) -> bool:
+    """Return whether the tokens of a decoder see those after them, by its configuration."""
+    everywhere = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+    return everywhere or not getattr(config, "is_causal", True)
+
+
 def refuse_dependent_states(config: Any, max_length: int) -> None:
     """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
-    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+    if is_bidirectional(config):
         raise UsageError(
             f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "
             "name it with encoder: to embed"

@@ -20,7 +20,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.base import BaseSizes
+from unimoe.models.base import BaseSizes, is_bidirectional
 from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import compute_in_float32
@@ -73,6 +73,7 @@ def load_encoder(
             model[0].to(dtype)
         elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
             raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
+        _refuse_unstated_pooling(config, root, part, key)
     registered = find_registered(config.base) if commit else None
     if registered:
         _set_as_registered(model, registered)
@@ -110,7 +111,7 @@ class SentenceEncoder:
         key: str = "encoder",
         registered: Registered | None = None,
     ) -> None:
-        from sentence_transformers.sentence_transformer.modules import Pooling
+        from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise DataError(
@@ -125,8 +126,10 @@ class SentenceEncoder:
         modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
         self.pooling = modes if isinstance(modes, str) else "+".join(modes)
         self.max_length = text_length(config, model, key)
-        part: Any = model.transformers_model
+        part, first = model.transformers_model, model[0]
         self._rows = None if part is None else embedding_rows(part)
+        if isinstance(first, StaticEmbedding):
+            self._rows = first.embedding.num_embeddings
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
         else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
@@ -191,6 +194,7 @@ class SentenceEncoder:
         if isinstance(tokenizer, Tokenizer):  # that of a static embedding, which reads no special tokens
             tokenizer.enable_truncation(length)
             sequences = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+            refuse_tokens_without_rows(sequences, self._rows)
         elif isinstance(tokenizer, PreTrainedTokenizerBase):
             self.model.max_seq_length = length
             special = tokenizer.num_special_tokens_to_add()
@@ -198,8 +202,7 @@ class SentenceEncoder:
                 raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
             alone = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
             sequences = tokenizer(texts, truncation=True, **alone)["input_ids"] if texts else []
-            if self._rows is not None and len(tokenizer) > self._rows:
-                refuse_tokens_without_rows(sequences, self._rows, tokenizer)
+            refuse_tokens_without_rows(sequences, self._rows, tokenizer)
         else:  # of words
             self.model.max_seq_length = length
             sequences = [tokenizer.tokenize(text)[:length] for text in texts]
@@ -283,6 +286,23 @@ def _own_prompts(config: EncoderConfig, model: SentenceTransformer, registered: 
     given: dict[TextKind, str | None] = {"query": config.query_prefix, "document": config.document_prefix}
     stated = {kind: prefix for kind, prefix in given.items() if prefix is not None}
     return replace(own, by_kind=own.by_kind | stated, stated=frozenset(stated))
+
+
+def _refuse_unstated_pooling(config: EncoderConfig, root: Path, part: Any, key: str) -> None:
+    """Refuse a decoder whose folder states no pooling: the library would take the mean of all tokens."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
+
+    kind = read_settings(root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    stated = (root / "modules.json").is_file() and kind == "SentenceTransformer"
+    if part is None or stated or config.pooling != "auto":
+        return
+    own = part.config.get_text_config()
+    if own.model_type in DECODERS.keys() - ENCODERS.keys() and not is_bidirectional(own):
+        raise UsageError(
+            f"{key}.base {config.base}: a {type(part).__name__} is a decoder, and its folder does not say how its "
+            f"states become one vector; set {key}.pooling=last, or mean, as it was trained"
+        )
 
 
 def _set_as_registered(model: SentenceTransformer, registered: Registered) -> None:

@@ -7,6 +7,7 @@ check what matters in those reports (weights that are missing or do not fit). Th
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from unimoe.core.errors import DataError, UnimoeError
 from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
+from unimoe.models.token_ids import add_stated_ends
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +28,10 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _OTHERS = ("unimoe.json", "trainer_state.json")
 """Files of a training, which change no score."""
+
+
+UNTRUSTED = {"trust_remote_code": False}
+"""For libraries that ask at the terminal where nothing is said."""
 
 
 class _Module(Strict):
@@ -180,6 +186,9 @@ def loading(what: str, remedy: str) -> Iterator[None]:
     except UnimoeError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
+        if "trust_remote_code" in str(error):
+            key = found[1] if (found := re.match(r"(\S+\.)base ", what)) else "model."
+            remedy = f"read the code that comes with it, and if you trust it, set {key}trust_remote_code=true"
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 
@@ -191,14 +200,21 @@ def load_pretrained(
     Returns:
         Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
+    tokenizer = load_tokenizer(source, **options)
     model, report = auto.from_pretrained(
-        source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+        source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **UNTRUSTED | options
     )
     refuse_another_vocabulary(tokenizer, model)
     return tokenizer, model, sorted(report["missing_keys"])
+
+
+def load_tokenizer(source: str | Path, **options: Any) -> Any:
+    """Load a tokenizer of transformers from a folder or hub id, with the tokens around a text that its files state."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(source, **UNTRUSTED | options)
+    add_stated_ends(tokenizer, source, **{name: options[name] for name in ("revision",) if name in options})
+    return tokenizer
 
 
 def missing_weights(model: Any, folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from unimoe.core.errors import UsageError
 from unimoe.models.batching import FittingBatches, gather
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.token_ids import embedding_rows, refuse_tokens_without_rows
 from unimoe.models.unimodel import UnimodelForExp1
 
 TextPair = tuple[str, str]
@@ -89,6 +90,7 @@ class TokenReranker:
         advance: Advance | None = None,
     ) -> Vectors:
         """Score N pairs given as token ids: ``(N,)`` float32, in their order; the rest as in ``UnimodelForExp1``."""
+        refuse_tokens_without_rows(sequences, embedding_rows(self.model))
         scores = self.scores(sequences, token_budget, batch_size)
         reason = "the score is not finite; try model.dtype float32"
         return gather((len(sequences),), scores, reason, advance).numpy()

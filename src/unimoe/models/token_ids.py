@@ -57,18 +57,21 @@ def embedding_rows(model: Any) -> int:
     return rows
 
 
-def refuse_tokens_without_rows(sequences: Sequence[Sequence[int]], rows: int, tokenizer: Any = None) -> None:
-    """Raise an ``InputError`` about the first sequence with a token that a model of so many rows has no embedding for.
+def refuse_tokens_without_rows(sequences: Sequence[Sequence[int]], rows: int | None, tokenizer: Any = None) -> None:
+    """Raise an ``InputError`` about the first text with a token that a model of so many rows has no embedding for.
 
-    Tokens that were added to a tokenizer may have none: a text then names one of them by chance, such as ``<unused>``.
+    Tokens that were added to a tokenizer may have none, and a text may hold one by chance, such as ``<unused>``.
     """
+    if rows is None or (tokenizer is not None and len(tokenizer) <= rows):
+        return
     for index, ids in enumerate(sequences):
-        if ids and (largest := max(ids)) >= rows:
-            name = "" if tokenizer is None else f"{tokenizer.convert_ids_to_tokens(largest)!r}, "
+        if (largest := max(ids, default=0)) >= rows:
+            token = (
+                f"{largest:,}" if tokenizer is None else f"{tokenizer.convert_ids_to_tokens(largest)!r} ({largest:,})"
+            )
             raise InputError(
                 index,
-                f"the text holds the token {name}id {largest:,}, and the model has an embedding for {rows:,} tokens; "
-                "take it out of the text, or out of the tokenizer's added tokens",
+                f"the text holds the token {token}, and the model has embeddings for {rows:,} tokens; take it out",
             )
 
 

@@ -20,6 +20,7 @@ from support.tiny_models import (
     save_static_encoder,
     save_tiny_decoder,
     save_tiny_encoder,
+    save_tiny_score_head,
 )
 from transformers import AutoTokenizer
 
@@ -137,7 +138,8 @@ def test_modules_that_are_not_trusted_or_lack_a_pooling_are_refused(bare: Path, 
     modules = json.loads((folder / "modules.json").read_text())
     modules.append({"idx": 3, "name": "3", "path": "3_Own", "type": "mine.Own"})
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(DataError, match=r"cannot be loaded .*mine\.Own.*; check the files in"):
+    remedy = r"read the code that comes with it, and if you trust it, set encoder\.trust_remote_code=true$"
+    with pytest.raises(DataError, match=rf"cannot be loaded .*mine\.Own.*; {remedy}"):
         load(folder)
     with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
         load(save_static_encoder(tmp_path / "static"), pooling="mean")
@@ -166,6 +168,34 @@ def test_weights_that_are_missed_and_those_that_are_not(bare: Path, tmp_path: Pa
     torch.save({"weights": Path()}, folder / "pytorch_model.bin")  # whose code is not run
     with pytest.raises(DataError, match="cannot be loaded"):
         load(folder)
+
+
+def test_a_decoder_without_a_stated_pooling_is_refused_unless_it_sees_both_sides(tmp_path: Path) -> None:
+    folder = save_tiny_decoder(tmp_path / "qwen3")
+    for place in (folder, save_tiny_score_head(tmp_path / "head")):
+        with pytest.raises(UsageError, match=r"encoder\.base .* is a decoder, .*; set encoder\.pooling=last, or mean"):
+            load(place)
+    assert load(folder, pooling="last").said == "no prompts; lasttoken pooling; 64 tokens"
+    listed = save_sentence_transformer(folder, tmp_path / "listed", pooling="lasttoken")
+    np.testing.assert_array_equal(load(listed).encode(TEXTS[2:]), load(folder, pooling="last").encode(TEXTS[2:]))
+    assert load(changed(folder, tmp_path / "both", "config.json", is_causal=False)).pooling == "mean"
+    gemma = {"num_key_value_heads": 2, "head_dim": 16, "use_bidirectional_attention": True}
+    assert load(save_tiny_encoder(tmp_path / "gemma", "gemma3_text", **gemma)).pooling == "mean"
+
+
+def test_a_text_with_a_token_that_has_no_embedding_is_named(bare: Path, tmp_path: Path) -> None:
+    def with_a_token(folder: Path, *texts: str) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens(["<unused>"])
+        tokenizer.save_pretrained(folder)
+
+    folder = changed(bare, tmp_path / "added", "config.json")
+    with_a_token(folder)
+    encoder = load(folder)
+    assert encoder.encode(TEXTS).shape == (5, 64)
+    with pytest.raises(InputError, match=r"holds the token '<unused>' \(\d+\), and the model has embeddings") as caught:
+        encoder.encode(["a cat", "a dog", "an <unused> word"])
+    assert caught.value.index == 2
 
 
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:

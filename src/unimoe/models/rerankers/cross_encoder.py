@@ -18,6 +18,7 @@ from unimoe.models.model_files import (
     read_settings,
     transformer_folder,
 )
+from unimoe.models.token_ids import add_stated_ends
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -50,6 +51,7 @@ def load_cross_encoder(
             trust_remote_code=trust_remote_code,
             model_kwargs=None if dtype is None else {"dtype": dtype},
         )
+        add_stated_ends(model.tokenizer, transformer_folder(folder))
         missing = missing_weights(model[0].model, transformer_folder(folder)) if len(model) == 1 else []
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")

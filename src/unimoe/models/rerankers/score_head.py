@@ -13,7 +13,15 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, load_pretrained, loading, model_identity, read_settings, weights_hash
+from unimoe.models.model_files import (
+    find_model,
+    load_pretrained,
+    load_tokenizer,
+    loading,
+    model_identity,
+    read_settings,
+    weights_hash,
+)
 from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
 from unimoe.models.prompts import well_formed
 
@@ -77,7 +85,7 @@ def load_score_head(
 
 
 def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
     if not (folder / _ADAPTER).is_file():
         return load_pretrained(AutoModelForSequenceClassification, folder, dtype)
@@ -86,7 +94,7 @@ def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[st
     root, _ = _adapted_base(key, folder)
     auto: Any = AutoModelForSequenceClassification
     own = (folder / "tokenizer_config.json").is_file()
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
+    tokenizer = load_tokenizer(folder if own else root)
     bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
     untrained = bare.score.weight.clone()
     model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()

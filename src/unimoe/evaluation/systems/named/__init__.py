@@ -241,6 +241,7 @@ def encoder_settings(name: str, naming: Naming) -> EncoderConfig:
         revision=config.revision,
         trust_remote_code=config.trust_remote_code,
         max_length=config.max_length if "max_length" in config.model_fields_set else None,
+        pooling=config.pooling or "auto",
     )
 
 
