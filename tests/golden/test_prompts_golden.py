@@ -47,7 +47,7 @@ GEMMA = {
 }
 """EmbeddingGemma's prompts, made to differ."""
 
-KINDS = [kind for kind in dict.fromkeys(map(type, MOCK_TASK_TEST_GRID)) if kind.metadata.modalities == ["text"]]
+KINDS: list[type[Any]] = [type(task) for task in MOCK_TASK_TEST_GRID if task.metadata.modalities == ["text"]]
 KINDS_BY_TYPE = {str(kind.metadata.type): kind for kind in KINDS}
 TASKS = [*KINDS_BY_TYPE.values(), *mteb_tasks.INVENTED]
 

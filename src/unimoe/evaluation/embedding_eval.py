@@ -32,6 +32,7 @@ from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tiers.datasets import failure_reason
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.models.embedder import Advance
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results.runs.scoring import checked_scores
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def evaluate_mteb(
     Args:
         model: a causal language model of transformers, with or without adapters, or an ``Embedder``.
         tokenizer: the model's; not read for an ``Embedder``, which has its own.
-        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections are used.
+        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections are used. An encoder reads its own
+            prompts unless ``evaluation.mteb`` sets others.
         tasks: names of tasks or benchmarks: ``SciFact``, ``MTEB(eng, v2)``; ``fast`` stands for SciFact, NFCorpus and
             FiQA2018, ``full`` for the 41 tasks of MTEB(eng, v2).
         cross_encoder: rerank the candidates of reranking tasks by yes/no judgements, instead of embedding.
@@ -100,7 +102,14 @@ def evaluate_mteb(
         UsageError: an unknown task or prefix key, a task about more than text, or a cross-encoder's task without
             candidates.
     """
-    prompts, chosen = TaskPrompts(config.evaluation.mteb), find_tasks(tasks)
+    embeds, settings = (
+        callable(getattr(model, "encode", None)) and hasattr(model, "base_identity"),
+        config.evaluation.mteb,
+    )
+    instructed = not embeds or isinstance(model, UnimodelForExp1)  # decoders are trained on instructions
+    if not instructed and "task_instruction" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"task_instruction": None})
+    prompts, chosen = TaskPrompts(settings), find_tasks(tasks)
     prompts.refuse_unknown_keys()
     options: dict[str, Any] = {"name": name, "prompts": prompts, "advance": advance, **config.evaluation.batches}
     wrapped: MTEBWrapper[Any]
@@ -113,7 +122,6 @@ def evaluate_mteb(
                 )
         wrapped = MTEBCrossEncoderWrapper(as_unimodel(model, tokenizer, config), **options)
     else:
-        embeds = callable(getattr(model, "encode", None)) and hasattr(model, "base_identity")
         wrapped = MTEBEncoderWrapper(model if embeds else as_unimodel(model, tokenizer, config), **options)
     outcome = MTEBOutcome({})
     for task in chosen:

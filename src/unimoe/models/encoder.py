@@ -7,7 +7,6 @@ in float32; prefixes of the config; and errors that say what to do.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +36,7 @@ from unimoe.models.model_files import (
 )
 from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
 from unimoe.models.prompts import well_formed
-from unimoe.models.registry import REGISTRY, Registered, find_registered
+from unimoe.models.registry import Registered, find_registered, prompts_said
 from unimoe.models.token_ids import add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
 
 if TYPE_CHECKING:
@@ -139,7 +138,8 @@ class SentenceEncoder:
         self.base_identity = identity
         read = [self.prefixes, self.pooling, self.max_length, settings, *filter(None, [self._settings])]
         self.prompt_name = f"{self.pooling}@{hash_json(read)}"
-        self.said = f"{_said(self.own_prompts, registered)}; {self.pooling} pooling; {self.max_length:,} tokens"
+        said = prompts_said(self.own_prompts, registered, "of its folder")
+        self.said = f"{said}; {self.pooling} pooling; {self.max_length:,} tokens"
 
     @property
     def reduced_budget(self) -> int | None:
@@ -325,24 +325,6 @@ def _set_as_registered(model: SentenceTransformer, registered: Registered) -> No
     for module in model:
         if isinstance(module, Pooling):
             module.include_prompt = settings.get("include_prompt", module.include_prompt)
-
-
-def _said(own: OwnPrompts, registered: Registered | None) -> str:
-    """Return in words what texts are read with, and who says so."""
-    shown = [f"{kind} {json.dumps(prompt, ensure_ascii=False)}" for kind, prompt in own.by_kind.items() if prompt]
-    roles = [*own.by_kind, "passage", "corpus"]
-    tasks = sum(1 for name, prompt in own.named.items() if prompt and name not in roles)
-    if tasks:
-        shown.append(f"{tasks} by task")
-    if own.instruct:
-        shown.append("instructions by task")
-    source = f"of {REGISTRY}" if registered and registered.reads else "of its folder"
-    if own.stated:
-        source += f" and of the config ({', '.join(sorted(own.stated))})"
-    found = f"prompts {', '.join(shown)} {source}" if shown else "no prompts"
-    if registered and registered.own_code:
-        found += f" ({REGISTRY} has code of its own for it, {registered.own_code}, which is not followed)"
-    return found
 
 
 def text_length(config: EncoderConfig, model: Any, key: str) -> int:

@@ -18,7 +18,8 @@ KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document"
 Instruct = Callable[[Any, str | None], str | None]
 """From the card of a task, and the role of a text in it, to what the text is read with; None for no instruction."""
 
-_DOCUMENTS = ("document", "passage", "corpus")
+DOCUMENTS = ("document", "passage", "corpus")
+"""The names that a prompt of documents may have, the best first."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def prompts_by_kind(prompts: Mapping[str, str | None], default: str | None) -> d
     """
     own = {name: well_formed(prompt or "") for name, prompt in prompts.items()}
     plain = own.get(default or "", "")
-    documents = [own[name] for name in _DOCUMENTS if name in own] or [plain]
+    documents = [own[name] for name in DOCUMENTS if name in own] or [plain]
     return {
         "query": own.get("query", plain),
         "document": next(filter(None, documents), documents[0]),

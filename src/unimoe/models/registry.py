@@ -6,7 +6,9 @@ followed, with what is like them: that of prompts by name, and that of instructi
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from typing import Any, Literal
 
 from unimoe.data.mteb_names import random_state_kept
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.models.own_prompts import Instruct, OwnPrompts, prompts_by_kind
+from unimoe.models.own_prompts import DOCUMENTS, Instruct, OwnPrompts, prompts_by_kind
 
 REGISTRY = "mteb's registry"
 
@@ -102,6 +104,26 @@ def find_registered(name: str) -> Registered | None:
         template, instruct = options.get("instruction_template"), _Instructions(options)
         return Registered(meta.name, template=template, instruct=instruct, settings=_settings(options))
     return Registered(meta.name, own_code=meta.loader.__qualname__.partition(".")[0])
+
+
+def find_served(name: str) -> Registered | None:
+    """Return what the registry says about the name that a server has for a model, where that is a hub id."""
+    return find_registered(name) if re.fullmatch(r"[\w.\-]+/[\w.\-]+", name) else None
+
+
+def prompts_said(own: OwnPrompts, registered: Registered | None, otherwise: str) -> str:
+    """Return in words what texts are read with, and whose prompts these are: the registry's, or those ``otherwise``."""
+    shown = [f"{kind} {json.dumps(prompt, ensure_ascii=False)}" for kind, prompt in own.by_kind.items() if prompt]
+    by_task = [prompt for name, prompt in own.named.items() if prompt and name not in ("query", *DOCUMENTS)]
+    shown += [f"{len(by_task)} by task"] * bool(by_task) + ["instructions by task"] * bool(own.instruct)
+    source = f"of {REGISTRY}" if registered and registered.reads else otherwise
+    if own.stated:
+        all_stated = own.stated >= {"query", "document"} and not (by_task or own.instruct)
+        source = "of the config" if all_stated else f"{source} and the config ({', '.join(sorted(own.stated))})"
+    found = f"prompts {', '.join(shown)} {source}" if shown else "no prompts"
+    if registered and registered.own_code:
+        found += f" ({REGISTRY} has code of its own for it, {registered.own_code}, which is not followed)"
+    return found
 
 
 class _Instructions:

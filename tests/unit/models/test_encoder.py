@@ -179,7 +179,7 @@ def test_a_decoder_without_a_stated_pooling_is_refused_unless_it_sees_both_sides
     listed = save_sentence_transformer(folder, tmp_path / "listed", pooling="lasttoken")
     np.testing.assert_array_equal(load(listed).encode(TEXTS[2:]), load(folder, pooling="last").encode(TEXTS[2:]))
     assert load(changed(folder, tmp_path / "both", "config.json", is_causal=False)).pooling == "mean"
-    gemma = {"num_key_value_heads": 2, "head_dim": 16, "use_bidirectional_attention": True}
+    gemma: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_bidirectional_attention": True}
     assert load(save_tiny_encoder(tmp_path / "gemma", "gemma3_text", **gemma)).pooling == "mean"
 
 

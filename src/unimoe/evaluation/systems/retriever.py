@@ -58,7 +58,7 @@ def encoder_retriever(
     encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
     model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
     if settings := served_settings(experiment):
-        prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
+        prefixes: dict[TextKind, str | None] = {"query": encoder.query_prefix, "document": encoder.document_prefix}
         model = ServedEmbedder(base, settings, prefixes)
     elif base.startswith(tuple(f"{kind}:" for kind in MATCHERS)):
         return _matching_system(experiment, name, device, dtype or choose_dtype(device, encoder.dtype))
