@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 from unimoe.core.errors import InputError
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.own_prompts import BARE
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 
 
-class WordEmbedder:
+class WordEmbedder(Embedder):
     """Counts the words of a vocabulary, one dimension each; a text without any of them has no embedding.
 
     Attributes:
@@ -23,7 +22,6 @@ class WordEmbedder:
 
     base_identity = "words@0123456789abcdef"
     prompt_name = "bare@fedcba9876543210"
-    own_prompts = BARE
     device = torch.device("cpu")
     dtype = torch.float32
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,17 +22,10 @@ from unimoe.models.base import BaseSizes, is_bidirectional
 from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import compute_in_float32
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.model_files import (
-    content_identity,
-    find_model,
-    loading,
-    missing_weights,
-    module_folders,
-    read_settings,
-    refuse_another_vocabulary,
-    settings_hash,
-)
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.folder import ModelFolder, find_folder, loadable
+from unimoe.models.identity import module_folders, read_settings, settings_hash
+from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
 from unimoe.models.prompts import well_formed
 from unimoe.models.registry import Registered, find_registered, prompts_said
@@ -58,25 +50,23 @@ def load_encoder(
     """Load an encoder, to compute on ``device``, or ``META``; errors name ``key``, the place of its settings."""
     from sentence_transformers.base.modules import Transformer
 
-    if bundled := config.base.startswith("bundled:"):
-        root, commit = bundled_encoder_folder(config.base, f"{key}.base"), None
-    else:
-        trust = config.trust_remote_code
-        root, commit = find_model(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
-    identity = content_identity(config.base if bundled or commit else root.resolve().name, root, commit)
-    settings = commit or settings_hash(root)
-    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {root}"):
-        model = load_modules("SentenceTransformer", config, root, device, dtype)
+    if config.base.startswith("bundled:"):
+        bundled_encoder_folder(config.base, f"{key}.base")  # refuses the bundled language model
+    trust = config.trust_remote_code
+    folder = find_folder(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
+    settings = folder.commit or settings_hash(folder.root)
+    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {folder.root}", key):
+        model = load_modules("SentenceTransformer", config, folder, device, dtype)
         part = model.transformers_model
         if part is None:  # embeddings of words or tokens, which come in the dtype of the file
             model[0].to(dtype)
         elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
             raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-        _refuse_unstated_pooling(config, root, part, key)
-    registered = find_registered(config.base) if commit else None
+        _refuse_unstated_pooling(config, folder, part, key)
+    registered = find_registered(config.base) if folder.commit else None
     if registered:
         _set_as_registered(model, registered)
-    return SentenceEncoder(model, config, identity, settings, key, registered)
+    return SentenceEncoder(model, config, folder.identity, settings, key, registered)
 
 
 def encoder_sizes(config: EncoderConfig) -> BaseSizes:
@@ -88,8 +78,8 @@ def encoder_sizes(config: EncoderConfig) -> BaseSizes:
     return BaseSizes(parameters, own, encoder.dimension)
 
 
-class SentenceEncoder:
-    """Embeds texts with an encoder; an ``Embedder``.
+class SentenceEncoder(Embedder):
+    """Embeds texts with an encoder.
 
     Attributes:
         model: the encoder, in eval mode, on its device.
@@ -100,6 +90,8 @@ class SentenceEncoder:
         dimension: the width of a vector.
         said: in one line, what was found: prompts and whose they are, pooling and length.
     """
+
+    dimension: int
 
     def __init__(
         self,
@@ -226,21 +218,24 @@ class SentenceEncoder:
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
 
-def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> Any:
+def load_modules(
+    kind: str, config: EncoderConfig, folder: ModelFolder, device: torch.device, dtype: torch.dtype
+) -> Any:
     """Load a whole model of sentence-transformers by its class; what follows its transformer computes in float32."""
     import sentence_transformers
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = {"device_map": "meta"} if device == META else {}
-    model: Any = getattr(sentence_transformers, kind)(
-        str(root),
-        device=None if place else str(device),
-        local_files_only=True,
-        trust_remote_code=config.trust_remote_code,
-        model_kwargs={"dtype": dtype, **place},
-    )
-    folders = module_folders(root)
-    _complete(model, folders[0])
+    with loadable(folder) as root:
+        model: Any = getattr(sentence_transformers, kind)(
+            str(root),
+            device=None if place else str(device),
+            local_files_only=True,
+            trust_remote_code=config.trust_remote_code,
+            model_kwargs={"dtype": dtype, **place},
+        )
+    folders = module_folders(folder.root)
+    _complete(model, folder)
     poolings = [index for index, module in enumerate(model) if isinstance(module, Pooling)]
     if config.pooling != "auto":
         if not poolings:
@@ -257,22 +252,23 @@ def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.dev
     return model.requires_grad_(False).eval()
 
 
-def _complete(model: Any, folder: Path) -> None:
+def _complete(model: Any, folder: ModelFolder) -> None:
     """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights.
 
     Its tokenizer gets the tokens around a text that it states.
     """
     from sentence_transformers.base.modules import Transformer
 
-    places = [(model[0], folder)]
-    for route, names in read_settings(folder / "router_config.json").get("structure", {}).items():
-        places += zip(model[0].sub_modules[route], (folder / name for name in names), strict=True)
+    inner = folder.inner
+    places = [(model[0], inner)]
+    for route, names in read_settings(inner / "router_config.json").get("structure", {}).items():
+        places += zip(model[0].sub_modules[route], (inner / name for name in names), strict=True)
     for module, place in places:
-        if isinstance(module, Transformer) and (place / "config.json").is_file():
+        if isinstance(module, Transformer) and (folder.base or (place / "config.json").is_file()):
             part: Any = module.model
             refuse_another_vocabulary(module.tokenizer, part)
-            add_stated_ends(module.tokenizer, place)
-            if missing := [name for name in missing_weights(part, place) if "pooler" not in name.split(".")]:
+            add_stated_ends(module.tokenizer, place if place != inner else folder.tokenizer_root)
+            if missing := [name for name in missing_weights(part, place, folder) if "pooler" not in name.split(".")]:
                 raise ValueError(f"no weights for {missing[0]}; use a complete model")
 
 
@@ -288,13 +284,13 @@ def _own_prompts(config: EncoderConfig, model: SentenceTransformer, registered: 
     return replace(own, by_kind=own.by_kind | stated, stated=frozenset(stated))
 
 
-def _refuse_unstated_pooling(config: EncoderConfig, root: Path, part: Any, key: str) -> None:
+def _refuse_unstated_pooling(config: EncoderConfig, folder: ModelFolder, part: Any, key: str) -> None:
     """Refuse a decoder whose folder states no pooling: the library would take the mean of all tokens."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
 
-    kind = read_settings(root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
-    stated = (root / "modules.json").is_file() and kind == "SentenceTransformer"
+    kind = read_settings(folder.root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    stated = (folder.root / "modules.json").is_file() and kind == "SentenceTransformer"
     if part is None or stated or config.pooling != "auto":
         return
     own = part.config.get_text_config()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from unimoe.models.embedder import TextKind
-from unimoe.models.prompts import well_formed
+TextKind = Literal["query", "document", "plain"]
+"""The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""
 
 KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 """The kinds of texts by their role in a task of MTEB."""
@@ -67,7 +67,7 @@ def prompts_by_kind(prompts: Mapping[str, str | None], default: str | None) -> d
     They are chosen as by ``encode_query``, ``encode_document`` and ``encode``, with one difference: an empty
     ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
     """
-    own = {name: well_formed(prompt or "") for name, prompt in prompts.items()}
+    own = {name: prompt or "" for name, prompt in prompts.items()}
     plain = own.get(default or "", "")
     documents = [own[name] for name in DOCUMENTS if name in own] or [plain]
     return {

@@ -13,14 +13,13 @@ from unimoe.models.adapter import adapted_model, output_layer
 from unimoe.models.base import BaseModel, decoder_of, logit_changes, refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import gather
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
-from unimoe.models.own_prompts import BARE
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
 from unimoe.models.token_ids import embedding_rows
 
 
-class UnimodelForExp1(nn.Module):
+class UnimodelForExp1(nn.Module, Embedder):
     """Encodes texts and reranks query-document pairs with the same weights.
 
     Embeddings are the last token's final state, L2-normalised. A pair's score is its margin, the logit of ``yes`` minus
@@ -35,7 +34,6 @@ class UnimodelForExp1(nn.Module):
         frozen_layers: the layers below it, shared with other models; made if not given.
     """
 
-    own_prompts = BARE  # the prompt that it is configured with counts in all tasks
     _answers: Tensor
     _biases: Tensor
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import math
 import os
+import threading
 import time
+import tracemalloc
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,18 +25,18 @@ from support.model_server import PROMPT, Fault, ModelServer, serve, sigmoid
 from support.toy_collections import invented
 
 from unimoe.config import Experiment
-from unimoe.config.served import ServedConfig
+from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
-from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.reranking.served import ServedReranker
-from unimoe.evaluation.reranking.shards import ShardStore
-from unimoe.evaluation.reranking_eval import rerank_collection
-from unimoe.models.served.api import BOTTOM, TOP, Rows, margin, number
+from unimoe.evaluation.tasks.rerank import rerank_collection
+from unimoe.models.pair_model import PairModelReranker
+from unimoe.models.reranker import ShardStore
+from unimoe.models.served.api import BOTTOM, TOP, Rows, margin, number, vector
 from unimoe.models.served.client import Client
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import PROBE_PAIRS
+from unimoe.models.served.reranker import ServedReranker
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 
@@ -147,13 +153,13 @@ class TestPrice:
         assert paid.endswith("12 requests, 12 searches, price 0.036")
 
     def test_an_estimate_has_the_requests_and_the_price(self, server: ModelServer, tmp_path: Path) -> None:
-        found = reranker(server, tmp_path, "jina", price_per_million_tokens=2.0).estimate(COLLECTION, CANDIDATES)
+        found = reranker(server, tmp_path, "jina", price_per_million_tokens=2.0).asked(COLLECTION, CANDIDATES)
         assert [found.requests, found.price] == pytest.approx([12, found.tokens * 2 / 1e6])
         cohere = reranker(server, tmp_path, "cohere", batch=None, price_per_thousand_searches=2.0)
-        found = cohere.estimate(COLLECTION, CANDIDATES)
+        found = cohere.asked(COLLECTION, CANDIDATES)
         assert (found.requests, found.price) == (4, 0.008)
         exact = sum(map(len, server.model.pair_ids(EVERY_PAIR)))
-        assert reranker(server, tmp_path).estimate(COLLECTION, CANDIDATES).tokens == exact
+        assert reranker(server, tmp_path).asked(COLLECTION, CANDIDATES).tokens == exact
         assert not server.asked
 
     def test_an_interrupted_run_keeps_what_is_under_way(self, server: ModelServer, tmp_path: Path) -> None:
@@ -413,3 +419,87 @@ class TestSecrets:
         monkeypatch.setenv("OTHER_KEY", KEY)
         server.key = KEY
         assert len(embedder(server, tmp_path, key_variable="OTHER_KEY").encode(["a dog"])) == 1
+
+
+@contextmanager
+def answering(content: bytes, status: int = 200, **headers: str) -> Iterator[tuple[str, list[str]]]:
+    """A server with one answer to everything; yields its address, and the encodings that it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Stay silent."""
+
+        def do_POST(self) -> None:
+            """Answer."""
+            asked.append(self.headers["Accept-Encoding"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **headers}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            with suppress(ConnectionError):
+                self.wfile.write(content)
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{http.server_address[1]}/v1", asked
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def bomb(mebibytes: int, begin: bytes = b"[") -> bytes:
+    """JSON that is small when packed."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    parts = [packer.compress(begin)] + [packer.compress(b" " * 2**20) for _ in range(mebibytes)]
+    return b"".join([*parts, packer.compress(b"]"), packer.flush()])
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("api", ["openai", "tei-embed", "cohere", "vllm-score"])
+def test_an_answer_has_a_limit_that_counts_what_it_unpacks_to(api: str, status: int, tmp_path: Path) -> None:
+    embeds, one = api in ("openai", "tei-embed"), settings(api, batch=32)  # so that the probe is one request
+
+    def ask(url: str) -> str:
+        model = ServedEmbedder(url, one) if embeds else ServedReranker(url, one, served_experiment(tmp_path))
+        return model.base_identity if isinstance(model, ServedEmbedder) else model.identity
+
+    words = rf"an answer of more than {'13.0' if embeds else '1.1'} MiB, which no answer .*served\.batch"
+    with answering(bomb(400), status, Content_Encoding="gzip") as (url, asked):
+        tracemalloc.start()
+        try:
+            with pytest.raises(DataError, match=words):
+                ask(url)
+            assert tracemalloc.get_traced_memory()[1] < 60e6
+        finally:
+            tracemalloc.stop()
+    assert asked == ["gzip"], "neither another encoding nor a second time"
+
+
+def test_an_answer_that_is_not_packed_or_packed_otherwise_has_a_limit_too() -> None:
+    for content, headers, words in [
+        (b" " * 20_000_000, {}, r"more than 13\.0 MiB"),
+        (bomb(400), {"Content_Encoding": "gzip, gzip"}, "packed by gzip, gzip, which was not asked for"),
+        (bomb(1), {"Content_Encoding": "br"}, "packed by br, which was not asked for"),
+    ]:
+        with answering(content, **headers) as (url, asked), pytest.raises(DataError, match=words):
+            _ = ServedEmbedder(url, settings("openai", batch=32)).base_identity
+        assert len(asked) == 1
+
+
+def test_an_answer_as_long_as_the_widest_vectors_is_read() -> None:
+    row = [-1.2345678901234567e-05] * 16_000
+    answer = {"data": [{"index": index, "embedding": row} for index in range(5)]}
+    for content, headers in [
+        (json.dumps(answer).encode(), {}),
+        (gzip.compress(json.dumps(answer).encode()), {"Content_Encoding": "gzip"}),
+    ]:
+        with answering(content, **headers) as (url, _):
+            client = Client(url, settings("openai"))
+            embed = APIS["openai"].embed
+            assert client.ask(embed, vector, 5, ["a"] * 5)[0] == [row] * 5

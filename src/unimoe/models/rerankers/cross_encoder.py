@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from unimoe.core.errors import DataError
+from unimoe.models.batching import FittingBatches, batches, gather
 from unimoe.models.device import AnswerHead, compute_in_float32
-from unimoe.models.model_files import (
-    architecture,
-    label_count,
-    loading,
-    missing_weights,
-    module_folders,
-    read_settings,
-    transformer_folder,
-)
+from unimoe.models.embedder import Advance
+from unimoe.models.folder import ModelFolder, find_folder, loadable, read_folder
+from unimoe.models.identity import module_folders, read_settings, reading
+from unimoe.models.kinds import CROSS_ENCODER
+from unimoe.models.model import Model, model_of_reranker
+from unimoe.models.model_files import loading, missing_weights
+from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import Cut, Reranker, TextPair
 from unimoe.models.token_ids import add_stated_ends
+
+_BATCH_SIZE = 32  # pairs of one forward pass
+_SHARD_BATCHES = 64
+"""Batches of a shard of pairs in falling length: shards change no batch."""
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -42,17 +49,19 @@ def load_cross_encoder(
     """
     from sentence_transformers import CrossEncoder
 
-    refuse_no_cross_encoder(folder)
+    found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
+    refuse_no_cross_encoder(found)
     with loading(f"{folder}: cannot be loaded as a cross-encoder", "save it with save_pretrained()"):
-        model: CrossEncoder = CrossEncoder(
-            str(folder),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=None if dtype is None else {"dtype": dtype},
-        )
-        add_stated_ends(model.tokenizer, transformer_folder(folder))
-        missing = missing_weights(model[0].model, transformer_folder(folder)) if len(model) == 1 else []
+        with loadable(found) as place:
+            model: CrossEncoder = CrossEncoder(
+                str(place),
+                device=str(device),
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                model_kwargs=None if dtype is None else {"dtype": dtype},
+            )
+        add_stated_ends(model.tokenizer, found.tokenizer_root)
+        missing = missing_weights(model[0].model, found.inner, found) if len(model) == 1 or found.base else []
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")
     _refuse_labels(folder, model.num_labels)
@@ -63,10 +72,11 @@ def load_cross_encoder(
     return model.requires_grad_(False).eval().to(device)
 
 
-def refuse_no_cross_encoder(folder: Path) -> None:
+def refuse_no_cross_encoder(found: ModelFolder) -> None:
     """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair."""
-    inner, *others = module_folders(folder)
-    name, heads = architecture(inner), [read_settings(other / "config.json") for other in others]
+    found.refuse_no_config()
+    folder, name = found.root, found.architecture
+    heads = [read_settings(other / "config.json") for other in module_folders(folder)[1:]]
     # A Dense module behind the transformer may give the scores.
     labels = next(
         (int(head.get("out_features", 0)) for head in heads if head.get("module_output_name") == "scores"), None
@@ -77,7 +87,7 @@ def refuse_no_cross_encoder(folder: Path) -> None:
             "cross-encoder, or train one on it with `unimoe train-cross-encoder`"
         )
     if labels is None and name.endswith("ForSequenceClassification"):
-        labels = label_count(inner)
+        labels = found.labels
     if labels is not None:
         _refuse_labels(folder, labels)
 
@@ -106,3 +116,71 @@ def _score_in_float32(model: CrossEncoder) -> None:
             head.true_token_id, head.false_token_id = 0, 1 if len(answers) > 1 else None
         else:
             compute_in_float32(head)
+
+
+class CrossEncoderReranker(Reranker):
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
+
+    Of two labels it is the logit of label 1 minus that of label 0. A forward pass has ``batch_size`` pairs, fewer once
+    memory ran out.
+    """
+
+    logits = True
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size, self.place = model, batch_size, model.device
+        self._fitting = FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
+
+    @property
+    def cut_by(self) -> Cut:
+        """Falling length, so that pairs of similar length share a batch."""
+        return "length", _SHARD_BATCHES * self._batch_size
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
+
+        def logits(batch: list[int]) -> Tensor:
+            found: Tensor = self._model.predict(
+                [pairs[index] for index in batch],
+                batch_size=len(batch),
+                show_progress_bar=False,
+                activation_fn=nn.Identity(),
+                convert_to_tensor=True,
+            ).float()
+            return found[:, 1] - found[:, 0] if found.ndim > 1 else found
+
+        reason = "its score is not finite; the weights are damaged, or the training diverged"
+        scored = self._fitting.run(pairs, logits, self._batch_size)
+        scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
+        return scores
+
+
+def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    return [list(batch) for batch in batches(order, size)]
+
+
+def cross_encoder_model(name: str, settings: ModelSettings) -> Model:
+    """Return a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
+    settings.refuse_layers(CROSS_ENCODER)
+    config, batch_size = settings.experiment.model, settings.experiment.evaluation.batch_size or _BATCH_SIZE
+    trusted = config.trust_remote_code
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
+    refuse_no_cross_encoder(folder)
+
+    def load() -> CrossEncoderReranker:
+        loaded = load_cross_encoder(
+            folder.root, settings.device, settings.dtype, config.max_length, trust_remote_code=trusted
+        )
+        return CrossEncoderReranker(loaded, batch_size)
+
+    return model_of_reranker(
+        load,
+        identity=f"{CROSS_ENCODER}:{folder.identity}",
+        prompt=reading("cross_encoder", folder.root, config.max_length),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(CROSS_ENCODER, cross_encoder_model)
