@@ -37,6 +37,8 @@ class ModelConfig(Section):
         max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
             the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
+        pooling: how the token states of an ``encoder:`` become one vector, such as ``last`` of a decoder; null for its
+            own setting.
     """
 
     base: str
@@ -45,6 +47,7 @@ class ModelConfig(Section):
     dtype: Dtype = "auto"
     max_length: Annotated[int, Field(ge=16)] = 512
     trust_remote_code: bool = False
+    pooling: Literal["mean", "cls", "last"] | None = None
 
 
 TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts", "unimoe.prompts")

@@ -47,6 +47,7 @@ from unimoe.models.embedder import Advance, Embedder, Spread, Vectors
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
 from unimoe.models.named import ModelSettings, loaders_model, named_model
+from unimoe.models.own_prompts import OwnPrompts
 from unimoe.models.reranker import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.results import safe_name
 
@@ -77,7 +78,7 @@ class Engine:
         recipe = _with_files(system.recipe, self.cluster.store)
         workers = ClusterWorkers(self.cluster, what, f"units/{safe_name(what)}", recipe, identity or self._run)
         facts = workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)})
-        embed = own.embed and partial(ClusterEmbedder, workers, facts)
+        embed = own.embed and partial(ClusterEmbedder, workers, facts, own.own_prompts)
 
         def rerank(instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
             return ClusterReranker(workers, facts, {"instruction": instruction, **batches})
@@ -157,8 +158,9 @@ class ClusterEmbedder(Embedder):
 
     device, dtype = torch.device("cpu"), torch.float32  # of what the driver does with vectors
 
-    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any]) -> None:
+    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any], own_prompts: OwnPrompts) -> None:
         self.workers, self._place, self._budget = workers, facts["place"], facts["token_budget"]
+        self.own_prompts = own_prompts
         self.base_identity, self.prompt_name = facts["base_identity"], facts["prompt_name"]
         self.dtype = getattr(torch, facts["dtype"])
 

@@ -61,7 +61,7 @@ def encoder_retriever(
     encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
     embedder: Embedder
     if settings := served_settings(experiment):
-        prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
+        prefixes: dict[TextKind, str | None] = {"query": encoder.query_prefix, "document": encoder.document_prefix}
         served = ServedEmbedder(base, settings, prefixes)
         model = embedders_model(served, experiment.retrieval, dtype_name, usage=served.usage)
         return System(name, experiment, model, ("retrieval",))

@@ -15,7 +15,7 @@ from unimoe.core.io import hash_json
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.folder import ModelFolder, find_folder
-from unimoe.models.model_files import load_pretrained, loading
+from unimoe.models.model_files import folders_tokenizer, load_pretrained, loading
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
@@ -91,11 +91,8 @@ def use_one_kernel_norms(model: Any) -> None:
 
 def load_tokenizer(config: ModelConfig) -> Any:
     """Load the tokenizer of a base model alone."""
-    from transformers import AutoTokenizer
-
     with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
-        place = find_base(config, weights=False).tokenizer_root
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=config.trust_remote_code)
+        return folders_tokenizer(find_base(config, weights=False))
 
 
 def find_base(config: ModelConfig, *, weights: bool = True) -> ModelFolder:
@@ -226,9 +223,15 @@ def logit_changes(config: Any) -> tuple[float, float | None]:
     return factor, getattr(config, "final_logit_softcapping", None)
 
 
+def is_bidirectional(config: Any) -> bool:
+    """Return whether the tokens of a decoder see those after them, by its configuration."""
+    everywhere = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+    return everywhere or not getattr(config, "is_causal", True)
+
+
 def refuse_dependent_states(config: Any, max_length: int) -> None:
     """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
-    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+    if is_bidirectional(config):
         raise UsageError(
             f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "
             "name it with encoder: to embed"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.core.errors import DataError, UnimoeError
+from unimoe.models.token_ids import add_stated_ends
 
 if TYPE_CHECKING:
     import torch
@@ -73,11 +74,9 @@ def load_pretrained(
     Returns:
         Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
     """
-    from transformers import AutoTokenizer
-
     from unimoe.models.adapter_files import put_adapter, stored_weights
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder.tokenizer_root, trust_remote_code=folder.trusted)
+    tokenizer = folders_tokenizer(folder)
     options |= {"dtype": dtype, "use_safetensors": True, "trust_remote_code": folder.trusted}
     model, report = auto.from_pretrained(folder.whole.inner, config=config, output_loading_info=True, **options)
     refuse_another_vocabulary(tokenizer, model)
@@ -86,6 +85,16 @@ def load_pretrained(
         model = put_adapter(model, folder.inner, folder.base.name)
         missing -= stored_weights(folder.inner)
     return tokenizer, model, sorted(missing)
+
+
+def folders_tokenizer(folder: ModelFolder) -> Any:
+    """Load the tokenizer of a model, with the tokens around a text that its files state."""
+    from transformers import AutoTokenizer
+
+    place = folder.tokenizer_root
+    tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=folder.trusted)
+    add_stated_ends(tokenizer, place)
+    return tokenizer
 
 
 def missing_weights(model: Any, place: Path, folder: ModelFolder) -> list[str]:

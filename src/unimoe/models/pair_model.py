@@ -15,6 +15,7 @@ from unimoe.core.errors import UsageError
 from unimoe.models.batching import FittingBatches, default_token_budget, gather
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
+from unimoe.models.token_ids import embedding_rows, refuse_tokens_without_rows
 from unimoe.models.unimodel import UnimodelForExp1
 
 
@@ -85,6 +86,7 @@ class TokenReranker:
         advance: Advance | None = None,
     ) -> Vectors:
         """Score N pairs given as token ids: ``(N,)`` float32, in their order; the rest as in ``UnimodelForExp1``."""
+        refuse_tokens_without_rows(sequences, embedding_rows(self.model))
         scores = self.scores(sequences, token_budget, batch_size)
         reason = "the score is not finite; try model.dtype float32"
         return gather((len(sequences),), scores, reason, advance).numpy()

@@ -16,6 +16,7 @@ from unimoe.models.batching import gather
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
+from unimoe.models.token_ids import embedding_rows
 
 
 class UnimodelForExp1(nn.Module, Embedder):
@@ -48,8 +49,9 @@ class UnimodelForExp1(nn.Module, Embedder):
         model = self.model = adapted_model(base.model)
         self.tokenizer, self.base_identity = base.tokenizer, base.identity
         self.prompt_name = prompt_name(prompt, max_length)
-        self.pair_ids = PairTokenizer(base.tokenizer, prompt, max_length)
-        self.text_ids = TextTokenizer(base.tokenizer, prompt, max_length)
+        rows = embedding_rows(model)
+        self.pair_ids = PairTokenizer(base.tokenizer, prompt, max_length, rows)
+        self.text_ids = TextTokenizer(base.tokenizer, prompt, max_length, rows)
         self.frozen_layers, upper = frozen_layers, None
         if first_layer > 0:
             lower, upper = split_decoder(decoder_of(model), first_layer)

@@ -16,6 +16,7 @@ from unimoe.config import TEMPLATES, Answer, PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.embedder import TextKind
+from unimoe.models.token_ids import refuse_tokens_without_rows
 
 
 class Template(Protocol):
@@ -52,11 +53,12 @@ class PairTokenizer:
     """Turns query-document pairs into the token ids of one yes/no prompt each, of ``max_length`` tokens at most.
 
     ``prefix`` and ``suffix`` are the tokens around a prompt's body, which has ``room`` of them; ``opening`` are those
-    of the body before the document, where the document comes first.
+    of the body before the document, where the document comes first. ``rows`` are the tokens that the model has an
+    embedding for, None where that is not known.
     """
 
-    def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
-        self._tokenizer, self._prompt, self._max_length = tokenizer, prompt, max_length
+    def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int, rows: int | None = None) -> None:
+        self._tokenizer, self._prompt, self._max_length, self._rows = tokenizer, prompt, max_length, rows
         self._template = TEMPLATES[prompt.template](prompt)
         self.order: Literal["query_first", "document_first"] = prompt.order
         before, after = self._template.conversation(tokenizer)
@@ -78,9 +80,18 @@ class PairTokenizer:
         self._instructed = cache(self._with_instruction)
 
     def __call__(self, pairs: Sequence[tuple[str, str]], instruction: str | None = None) -> list[list[int]]:
-        """Return the token ids of each pair, at most ``max_length``; an instruction replaces the configured one."""
+        """Return the token ids of each pair, at most ``max_length``; an instruction replaces the configured one.
+
+        Raises:
+            InputError: a pair holds a token that the model has no embedding for; carries its index.
+        """
         if instruction not in (None, self._prompt.instruction):
             return self._instructed(instruction)(pairs)
+        found = self._prompts(pairs)
+        refuse_tokens_without_rows(found, self._rows, self._tokenizer)
+        return found
+
+    def _prompts(self, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
         if self.order == "query_first":
             # Tokenized whole, as in Qwen's code: "<Document>: " and "Paris" apart are other tokens than joined.
             texts = [self._template.before_document(query) + document for query, document in pairs]
@@ -117,7 +128,7 @@ class PairTokenizer:
 
     def _with_instruction(self, instruction: str) -> PairTokenizer:
         prompt = self._prompt.model_copy(update={"instruction": instruction})
-        return PairTokenizer(self._tokenizer, prompt, self._max_length)
+        return PairTokenizer(self._tokenizer, prompt, self._max_length, self._rows)
 
 
 def _each_once(follow: Following, texts: Sequence[str], before: str) -> dict[str, list[int]]:
@@ -152,10 +163,14 @@ class Following:
 
 
 class TextTokenizer:
-    """Turns texts into the token ids to embed: prefix, text, and the suffix, whose last token carries the embedding."""
+    """Turns texts into the token ids to embed: prefix, text, and the suffix, whose last token carries the embedding.
 
-    def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int) -> None:
+    ``rows`` are as in ``PairTokenizer``.
+    """
+
+    def __init__(self, tokenizer: Any, prompt: PromptConfig, max_length: int, rows: int | None = None) -> None:
         self._tokenizer, self._first, self.max_length = tokenizer, first_token(tokenizer), max_length
+        self._rows = rows
         self._prefix = {"query": prompt.query_prefix, "document": prompt.document_prefix, "plain": ""}
         self._suffix = tokenize(tokenizer, [prompt.embedding_suffix])[0]
         self._room = max_length - len(self._first) - len(self._suffix)
@@ -171,7 +186,9 @@ class TextTokenizer:
             raise UsageError(f"a length of {max_length} leaves no room beside prompt.embedding_suffix; raise it")
         before = self._prefix[kind] if prefix is None else prefix
         bodies = tokenize(self._tokenizer, [before + text for text in texts])
-        return [self._first + ids[:room] + self._suffix for ids in bodies]
+        found = [self._first + ids[:room] + self._suffix for ids in bodies]
+        refuse_tokens_without_rows(found, self._rows, self._tokenizer)
+        return found
 
 
 def yes_no_ids(tokenizer: Any, yes: Answer = "yes", no: Answer = "no") -> tuple[int, int]:

@@ -22,6 +22,7 @@ from unimoe.models.model_files import loading, missing_weights
 from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair
+from unimoe.models.token_ids import add_stated_ends
 
 _BATCH_SIZE = 32  # pairs of one forward pass
 _SHARD_BATCHES = 64
@@ -57,6 +58,7 @@ def load_cross_encoder(
             trust_remote_code=trust_remote_code,
             model_kwargs=None if dtype is None else {"dtype": dtype},
         )
+        add_stated_ends(model.tokenizer, found.tokenizer_root)
         missing = missing_weights(model[0].model, found.inner, found) if len(model) == 1 or found.base else []
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")
