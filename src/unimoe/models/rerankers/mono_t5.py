@@ -11,10 +11,10 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
-from unimoe.models.device import AnswerHead
+from unimoe.models.device import AnswerHead, margin_of
 from unimoe.models.model_files import architecture, load_pretrained, loading
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
-from unimoe.models.prompts import yes_no_ids
+from unimoe.models.prompts import answer_ids
 from unimoe.models.prompts.tokenizers import tokenize
 
 ANSWERS = ("true", "false")
@@ -34,7 +34,7 @@ def load_mono_t5(
     """Load a monoT5 from a folder; of the prompt the answers are used.
 
     It scores pairs by the logit of ``true`` minus that of ``false`` in the first token of its answer. The order is that
-    of the published score, the logarithm of P(true).
+    of the published score, the logarithm of P(true). A single answer is scored by its logit.
     """
     from transformers import AutoModelForSeq2SeqLM
 
@@ -43,7 +43,7 @@ def load_mono_t5(
         tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, folder, dtype)
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
-    answers = yes_no_ids(tokenizer, *prompt.answers(*ANSWERS))
+    answers = answer_ids(tokenizer, prompt.answers or ANSWERS)
     model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
     model.requires_grad_(False).eval().to(device)
     fitting = FittingBatches("a pair", "model.max_length")
@@ -61,7 +61,7 @@ def load_mono_t5(
                 decoder_input_ids=torch.full((len(batch), 1), model.config.decoder_start_token_id, device=place),
                 use_cache=False,
             ).logits[:, 0]
-            return logits[:, 0] - logits[:, 1]
+            return margin_of(logits)
 
         budget = token_budget or default_token_budget(model.device)
         return fitting.run(sequences, margins, budget, batch_size)

@@ -285,7 +285,7 @@ def find_mono_t5(name: str, naming: Naming) -> Found:
     root, commit = find_model(OPTION, name, config.revision)
     refuse_no_t5(root)
     identity = model_identity(MONO_T5, name, root, commit)
-    read = reading(MONO_T5, root, config.max_length, prompt.answers(*ANSWERS))
+    read = reading(MONO_T5, root, config.max_length, tuple(prompt.answers or ANSWERS))
 
     def load() -> TokenReranker:
         model = load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype)
