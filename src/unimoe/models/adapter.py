@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.checkpoint import ADAPTER_FILE
-from unimoe.models.model_files import first_line, silence_transformers
+from unimoe.models.model_files import ELSEWHERE, first_line, silence_transformers
 
 
 def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
@@ -94,6 +94,8 @@ def output_layer(model: Any) -> Any:
     head = model.get_output_embeddings()
     if head is None:
         raise UsageError(f"a {type(model).__name__} gives no logits of tokens; give a causal language model")
+    if not isinstance(getattr(head, "weight", None), Tensor):  # MiniCPM's layerwise reranker has a head for each layer
+        raise UsageError(f"a {type(model).__name__} has no output matrix that gives the logits of tokens; {ELSEWHERE}")
     if hasattr(head, "get_base_layer") and not getattr(head, "merged", False):
         raise UsageError(
             "adapters of PEFT on the output layer would be missed; give what their model's merge_and_unload() returns"

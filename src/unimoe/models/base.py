@@ -231,6 +231,28 @@ def logit_changes(config: Any) -> tuple[float, float | None]:
     return factor, getattr(config, "final_logit_softcapping", None)
 
 
+def position_limit(model: Any) -> int | None:
+    """Return the tokens of a model's longest sequence by its table of positions; None where it has none that ends.
+
+    Rotations and relative positions have no end. RoBERTa and its relatives count from the padding's id plus one.
+    """
+    for module in model.modules():
+        for name in ("position_embeddings", "wpe", "embed_positions"):
+            table = module._modules.get(name)
+            if isinstance(table, nn.Embedding):
+                padding = getattr(module, "padding_idx", None) if name == "position_embeddings" else None
+                before = getattr(table, "offset", 0) if padding is None else padding + 1
+                return table.num_embeddings - int(before)
+    return None
+
+
+def refuse_beyond_positions(model: Any, max_length: int) -> None:
+    """Raise a ``UsageError`` about sequences that are longer than a model's table of positions."""
+    limit = position_limit(model)
+    if limit is not None and max_length > limit:
+        raise UsageError(f"model.max_length {max_length}: this model has {limit} positions; lower it to {limit}")
+
+
 def refuse_dependent_states(config: Any, max_length: int) -> None:
     """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
     if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unimoe.core.errors import DataError, UnimoeError
+from unimoe.core.errors import DataError, InputError, UnimoeError
 from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
 
 if TYPE_CHECKING:
     import torch
 
 _FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
+TRUST = "read that code, and let it run by model.trust_remote_code=true (encoder.trust_remote_code of an encoder)"
 _NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
+ELSEWHERE = "score with it by python:MODULE:FUNCTION, which takes any scorer of pairs"
+"""What is left to do about a reranker that unimoe cannot run."""
+
+_ASKED = ("ForCausalLM", "ForSequenceClassification", "ForConditionalGeneration")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _OTHERS = ("unimoe.json", "trainer_state.json")
@@ -136,6 +141,34 @@ def architecture(folder: Path) -> str:
     return str(names[0]) if names else ""
 
 
+def refuse_own_code(folder: Path, *, trusted: bool) -> None:
+    """Raise a ``DataError`` about a folder whose class is none of transformers'; see ``refuse_unknown_class``."""
+    refuse_unknown_class(str(folder), architecture(folder), trusted=trusted)
+
+
+def refuse_unknown_class(where: str, name: str, *, trusted: bool) -> None:
+    """Raise a ``DataError`` about a reranker of a class that transformers does not have, unless its code may run.
+
+    Without that code transformers would build another class by the same settings, or none. With it, the class must be
+    one of the kinds that unimoe knows how to ask.
+    """
+    import transformers
+
+    if not name or name in dir(transformers) or (trusted and name.endswith(_ASKED)):
+        return
+    code = "and its own code gives no scores that unimoe knows" if trusted else "so that its own code would be needed"
+    remedy = "" if trusted else f"{TRUST}, or "
+    raise DataError(f"{where}: a {name}, a class that transformers does not have, {code}; {remedy}{ELSEWHERE}")
+
+
+def is_decoder(model_type: str | None) -> bool:
+    """Return whether transformers knows models of a type as causal language models, and not as masked ones."""
+    from transformers.models.auto import modeling_auto
+
+    causal, masked = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return model_type in causal and model_type not in masked and model_type != "xlnet"  # which reads both ways
+
+
 def label_count(folder: Path) -> int | None:
     """Return the labels of a classifier by its ``config.json``; None where they are not named."""
     labels = read_settings(folder / "config.json").get("id2label")
@@ -180,6 +213,8 @@ def loading(what: str, remedy: str) -> Iterator[None]:
     except UnimoeError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
+        if "trust_remote_code" in str(error):
+            raise DataError(f"{what}: it needs code of its own; {TRUST}") from None
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 
@@ -225,6 +260,26 @@ def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:
         raise ValueError("its tokenizer has no vocabulary")
     if max(ids) >= rows:
         raise ValueError(f"its tokenizer has a token {max(ids):,}, and its embedding {rows:,} rows: of another model?")
+
+
+def rowless_tokens(tokenizer: Any, model: Any) -> dict[int, str]:
+    """Return the added tokens of a tokenizer, by id, that a model has no embedding for: a text with one cannot be read.
+
+    Many a model has one for padding, which no text holds.
+    """
+    rows = model.get_input_embeddings().weight.shape[0]
+    return {index: token for token, index in tokenizer.get_added_vocab().items() if index >= rows}
+
+
+def refuse_rowless(sequences: Sequence[Sequence[int]], rowless: Mapping[int, str], first: int = 0) -> None:
+    """Raise an ``InputError`` about one of some sequences of token ids that holds one of ``rowless_tokens``.
+
+    ``first`` is the number of the first sequence.
+    """
+    for number, ids in enumerate(sequences if rowless else (), first):
+        if found := rowless.keys() & set(ids):
+            reason = f"the text holds {rowless[min(found)]!r}, a token that the model has no embedding for; remove it"
+            raise InputError(number, reason)
 
 
 def first_line(error: Exception) -> str:

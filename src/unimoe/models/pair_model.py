@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from unimoe.core.errors import UsageError
 from unimoe.models.batching import FittingBatches, gather
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.model_files import refuse_rowless
+from unimoe.models.prompts import PairTokenizer
 from unimoe.models.unimodel import UnimodelForExp1
 
 TextPair = tuple[str, str]
@@ -53,14 +55,16 @@ class TokenReranker:
         fitting: what the batches of ``scores`` go through.
         base_identity: logical id and content hash of the weights, ``id@hash``; None where a folder was loaded by hand.
         prompt_name: name and content hash of all settings that change a pair's tokens or score.
+        rowless: added tokens that the model cannot read; see ``rowless_tokens``.
     """
 
     model: Any
-    pair_ids: QueryFirstIds
+    pair_ids: QueryFirstIds | PairTokenizer
     scores: Callable[[Sequence[list[int]], int | None, int | None], Iterator[tuple[list[int], Tensor]]]
     fitting: FittingBatches
     base_identity: str | None = None
     prompt_name: str | None = None
+    rowless: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def reduced_budget(self) -> int | None:
@@ -89,6 +93,7 @@ class TokenReranker:
         advance: Advance | None = None,
     ) -> Vectors:
         """Score N pairs given as token ids: ``(N,)`` float32, in their order; the rest as in ``UnimodelForExp1``."""
+        refuse_rowless(sequences, self.rowless)
         scores = self.scores(sequences, token_budget, batch_size)
         reason = "the score is not finite; try model.dtype float32"
         return gather((len(sequences),), scores, reason, advance).numpy()

@@ -10,12 +10,19 @@ from torch import Tensor, nn
 
 from unimoe.config import Batches, PromptConfig
 from unimoe.models.adapter import adapted_model, output_layer
-from unimoe.models.base import BaseModel, decoder_of, logit_changes, refuse_dependent_states
+from unimoe.models.base import (
+    BaseModel,
+    decoder_of,
+    logit_changes,
+    refuse_beyond_positions,
+    refuse_dependent_states,
+)
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import gather
 from unimoe.models.device import margin_of
 from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
+from unimoe.models.model_files import refuse_rowless, rowless_tokens
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, answer_ids, own_answers, prompt_name
 
 
@@ -57,6 +64,8 @@ class UnimodelForExp1(nn.Module):
             lower, upper = split_decoder(decoder_of(model), first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         refuse_dependent_states(model.config, max_length)
+        refuse_beyond_positions(model, max_length)
+        self._rowless = rowless_tokens(base.tokenizer, model)
         self._batched = BatchedDecoder(model, self.frozen_layers, upper, max_length)
         # Training plans its own batches, and asks for the states of each.
         self.plan_training, self.training_tokens = self._batched.plan_training, self._batched.training_tokens
@@ -161,6 +170,7 @@ class UnimodelForExp1(nn.Module):
         def spoils(index: int) -> bool:
             return not bool(self._batched.padded_states([sequences[index]]).isfinite().all())
 
+        refuse_rowless(sequences, self._rowless)
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         try:

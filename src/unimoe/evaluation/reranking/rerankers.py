@@ -20,8 +20,10 @@ from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.batching import FittingBatches, batches, default_token_budget, gather
 from unimoe.models.embedder import Advance, TextKind, Vectors
 from unimoe.models.matcher import Matcher
+from unimoe.models.model_files import rowless_tokens
 from unimoe.models.pair_model import PairModel, TextPair
 from unimoe.models.prompts import well_formed
+from unimoe.models.rerankers.cross_encoder import refuse_rowless_texts
 from unimoe.models.unimodel import UnimodelForExp1
 
 if TYPE_CHECKING:
@@ -110,6 +112,7 @@ class CrossEncoderReranker(Reranker):
 
     def __init__(self, model: CrossEncoder, batch_size: int) -> None:
         self._model, self._batch_size = model, batch_size
+        self._rowless = rowless_tokens(model.tokenizer, model[0].model)
         self._fitting = FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
 
     @property
@@ -125,6 +128,7 @@ class CrossEncoderReranker(Reranker):
     def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
         """Return the logit of each pair."""
         pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
+        refuse_rowless_texts(pairs, self._model, self._rowless)
 
         def logits(batch: list[int]) -> Tensor:
             found: Tensor = self._model.predict(

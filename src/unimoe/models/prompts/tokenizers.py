@@ -206,7 +206,8 @@ class TextTokenizer:
 def own_answers(prompt: PromptConfig) -> Sequence[Answer]:
     """Return the answers of a prompt: those that are set, else the template's own, else ``yes`` and ``no``."""
     # A template may name the answers of the models that it is written for.
-    return prompt.answers or getattr(TEMPLATES[prompt.template], "answers", YES_NO)
+    of_template: Sequence[Answer] = getattr(TEMPLATES[prompt.template], "answers", YES_NO)
+    return prompt.answers or of_template
 
 
 def answer_ids(tokenizer: Any, answers: Sequence[Answer] = YES_NO) -> list[int]:

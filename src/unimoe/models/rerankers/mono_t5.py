@@ -12,7 +12,7 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead, margin_of
-from unimoe.models.model_files import architecture, load_pretrained, loading
+from unimoe.models.model_files import architecture, load_pretrained, loading, refuse_own_code, rowless_tokens
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import answer_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -21,15 +21,22 @@ ANSWERS = ("true", "false")
 """What says relevant and not relevant, where the prompt names no answers."""
 
 
-def refuse_no_t5(folder: Path) -> None:
+def refuse_no_t5(folder: Path, *, trusted: bool = False) -> None:
     """Raise a ``DataError`` about a folder whose settings are not those of an encoder and decoder that answers."""
     name = architecture(folder)
+    refuse_own_code(folder, trusted=trusted)
     if not name.endswith("ForConditionalGeneration"):
         raise DataError(f"{folder}: a {name or 'model of no known architecture'}, no T5 that answers; give a monoT5")
 
 
 def load_mono_t5(
-    folder: Path, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
+    folder: Path,
+    prompt: PromptConfig,
+    max_length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    trust_remote_code: bool = False,
 ) -> TokenReranker:
     """Load a monoT5 from a folder; of the prompt the answers are used.
 
@@ -40,7 +47,9 @@ def load_mono_t5(
 
     remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
     with loading(f"{folder}: cannot be loaded as a monoT5", remedy):
-        tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, folder, dtype)
+        tokenizer, model, missing = load_pretrained(
+            AutoModelForSeq2SeqLM, folder, dtype, trust_remote_code=trust_remote_code
+        )
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
     answers = answer_ids(tokenizer, prompt.answers or ANSWERS)
@@ -71,4 +80,4 @@ def load_mono_t5(
         max_length,
         suffix=tokenizer("Relevant:")["input_ids"],  # and the end of a text
     )
-    return TokenReranker(model, pairs, scores, fitting)
+    return TokenReranker(model, pairs, scores, fitting, rowless=rowless_tokens(tokenizer, model))

@@ -7,15 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from unimoe.core.errors import DataError
+from unimoe.config import PromptConfig
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.base import refuse_dependent_states
+from unimoe.models.base import decoder_layers, decoder_of, refuse_beyond_positions, refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.model_files import find_model, load_pretrained, loading, model_identity, read_settings, weights_hash
+from unimoe.models.device import margin_of
+from unimoe.models.model_files import (
+    architecture,
+    find_model,
+    is_decoder,
+    load_pretrained,
+    loading,
+    model_identity,
+    read_settings,
+    refuse_own_code,
+    rowless_tokens,
+    weights_hash,
+)
 from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
-from unimoe.models.prompts import well_formed
+from unimoe.models.prompts import PairTokenizer, well_formed
+from unimoe.models.rerankers.labels import counts_against
 
 KIND = "rankllama"
 _ADAPTER = "adapter_config.json"
@@ -31,34 +45,52 @@ def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> 
 
 
 def load_score_head(
-    folder: Path, max_length: int, device: torch.device, dtype: torch.dtype, key: str = "model.base"
+    folder: Path,
+    max_length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    key: str = "model.base",
+    *,
+    prompt: PromptConfig | None = None,
+    trust_remote_code: bool = False,
 ) -> TokenReranker:
-    """Load a decoder with a head of one output, or the adapter of one with its base; ``key`` holds its name.
+    """Load a decoder with a head of one or two outputs, or the adapter of one with its base; ``key`` holds its name.
 
-    It scores ``query: ...`` and ``document: ...``, a pair to the tokenizer, by the head on the last token's final
-    state. What pairs share at their beginning is computed once.
+    It scores ``query: ...`` and ``document: ...``, a pair to the tokenizer, or a ``prompt``, by the head on the last
+    token's final state. What pairs share at their beginning is computed once.
     """
     with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
-        tokenizer, model, missing = _load(folder, dtype, key)
+        tokenizer, model, missing = _load(folder, dtype, key, trust_remote_code)
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a model that was trained and saved with its head")
-    if not hasattr(getattr(model, "model", None), "layers") or not hasattr(model, "score"):
+    if decoder_layers(decoder_of(model)) is None or not isinstance(getattr(model, "score", None), nn.Linear):
         raise DataError(
             f"{folder}: a {type(model).__name__}, no decoder with a score head; if it is a cross-encoder, name it by "
             "cross-encoder:"
         )
-    if (labels := model.config.num_labels) != 1:
+    if (labels := model.config.num_labels) not in (1, 2):
         raise DataError(f"{folder}: a model of {labels} labels; ranking needs one score per pair")
     refuse_dependent_states(model.config, max_length)
+    refuse_beyond_positions(model, max_length)
     model.requires_grad_(False).eval().to(device)
     decoder, head = BatchedDecoder(model, longest=max_length), model.score
+    sign = -1.0 if counts_against(folder, labels) else 1.0
+    # Of two labels the last one's logit minus the first one's.
+    weight = sign * margin_of(head.weight.float().flip(0).T)
+    bias = 0.0 if head.bias is None else sign * margin_of(head.bias.float().flip(0))
 
     def scores(
         sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
-        bias = 0.0 if head.bias is None else head.bias.float()
         for batch, states in decoder.states(sequences, token_budget, batch_size):
-            yield batch, states.float() @ head.weight[0].float() + bias
+            yield batch, states.float() @ weight + bias
+
+    pairs = _pair_ids(tokenizer, max_length) if prompt is None else PairTokenizer(tokenizer, prompt, max_length)
+    return TokenReranker(model, pairs, scores, decoder.fitting, rowless=rowless_tokens(tokenizer, model))
+
+
+def _pair_ids(tokenizer: Any, max_length: int) -> QueryFirstIds:
+    """Return what makes token ids of pairs as RankLLaMA reads them."""
 
     def bodies(pairs: Sequence[TextPair]) -> list[list[int]]:
         queries, documents = zip(*pairs, strict=True)
@@ -72,15 +104,42 @@ def load_score_head(
 
     end: list[int] = tokenizer("a", "a", verbose=False)["input_ids"][-1:]
     end = end if end == [tokenizer.eos_token_id] else []  # which some tokenizers put after every text
-    pairs = QueryFirstIds(bodies, max_length, end)
-    return TokenReranker(model, pairs, scores, decoder.fitting)
+    return QueryFirstIds(bodies, max_length, end)
 
 
-def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:
+def reads_prompt(folder: Path, prompt: PromptConfig) -> bool:
+    """Return whether the pairs of a classifier become a prompt of ours: it was made of a causal reranker.
+
+    A conversion keeps the causal model's head on yes and no as the head of a classifier, whose folder does not say
+    what it was asked. That is ``prompt.template``, if it is set. What sentence-transformers has saved is read as that
+    library reads it.
+
+    Raises:
+        UsageError: nothing says what it was asked.
+    """
+    settings = read_settings(folder / "config.json")
+    if not architecture(folder).endswith("ForSequenceClassification") or not is_decoder(settings.get("model_type")):
+        return False
+    if any((folder / name).is_file() for name in ("modules.json", "config_sentence_transformers.json")):
+        return False
+    if "template" in prompt.model_fields_set:
+        return True
+    # The mark of a library that saved the settings alone, and which a conversion may have kept.
+    if "sentence_transformers" in settings or settings.get("pad_token_id") is None:
+        return False
+    raise UsageError(
+        f"{folder}: a {architecture(folder)}, which does not say how pairs were put to it: if it was converted from a "
+        "causal reranker, such as Qwen3's, give its prompt by --set prompt.template=qwen3 (or another); write "
+        "rankllama: if it reads as RankLLaMA; save it by sentence-transformers' CrossEncoder if it reads bare pairs"
+    )
+
+
+def _load(folder: Path, dtype: torch.dtype, key: str, trusted: bool) -> tuple[Any, Any, list[str]]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     if not (folder / _ADAPTER).is_file():
-        return load_pretrained(AutoModelForSequenceClassification, folder, dtype)
+        refuse_own_code(folder, trusted=trusted)
+        return load_pretrained(AutoModelForSequenceClassification, folder, dtype, trust_remote_code=trusted)
     from peft import PeftModel
 
     root, _ = _adapted_base(key, folder)

@@ -26,6 +26,7 @@ from unimoe.config import Experiment
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.config.served import APIS
+from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded, users_code
 from unimoe.core.registry import Registry
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, MatcherReranker
@@ -37,13 +38,13 @@ from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, find_matcher, load_matcher
-from unimoe.models.model_files import find_model, model_identity, reading
+from unimoe.models.model_files import find_model, model_identity, reading, refuse_unknown_class
 from unimoe.models.pair_model import TokenReranker
 from unimoe.models.prompts import default_prompt
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder, refuse_no_cross_encoder
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder, pairs_at_once, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import ANSWERS, load_mono_t5, refuse_no_t5
 from unimoe.models.rerankers.score_head import KIND as RANK_LLAMA
-from unimoe.models.rerankers.score_head import load_score_head, score_head_identity
+from unimoe.models.rerankers.score_head import load_score_head, reads_prompt, score_head_identity
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.results import Task, safe_name
@@ -192,6 +193,8 @@ def _split(name: str) -> tuple[str, str]:
 def causal_system(name: str, naming: Naming) -> System:
     """Return a causal language model that says yes or no about a pair by the experiment's prompt, and embeds texts."""
     found = base_architecture(naming.experiment.model)
+    if not found.endswith(("Model", "ForMaskedLM")):  # an encoder's code is that of an embedder
+        refuse_unknown_class(f"{OPTION} {name}", found, trusted=naming.experiment.model.trust_remote_code)
     if found and not found.endswith("ForCausalLM"):
         kind = next((kind for end, kind in _OTHER_KINDS.items() if found.endswith(end)), ENCODER)
         raise UsageError(
@@ -270,25 +273,40 @@ def find_cross_encoder(name: str, naming: Naming) -> Found:
     model, batch_size = naming.experiment.model, naming.experiment.evaluation.batch_size or _BATCH_SIZE
     trusted = model.trust_remote_code
     root, commit = find_model(OPTION, name, model.revision, trust_remote_code=trusted)
-    refuse_no_cross_encoder(root)
+    refuse_no_cross_encoder(root, trusted=trusted)
+    identity, prompt = model_identity(CROSS_ENCODER, name, root, commit), naming.experiment.prompt
+    if reads_prompt(root, prompt):
+        read = reading(f"{prompt.template}/{prompt.order}", root, model.max_length, prompt.settings)
+        stderr.print(f"{name}: pairs are put to it by prompt.template {prompt.template}", style="dim", soft_wrap=True)
+
+        def load_converted() -> TokenReranker:
+            found = load_score_head(
+                root, model.max_length, naming.device, naming.dtype, OPTION, prompt=prompt, trust_remote_code=trusted
+            )
+            return replace(found, base_identity=identity, prompt_name=read)
+
+        return identity, read, load_converted
 
     def load() -> CrossEncoderReranker:
         loaded = load_cross_encoder(root, naming.device, naming.dtype, model.max_length, trust_remote_code=trusted)
-        return CrossEncoderReranker(loaded, batch_size)
+        if "max_length" in model.model_fields_set and (own := loaded.max_seq_length or 0) < model.max_length:
+            stderr.print(f"{name}: reads {own} tokens of a pair, and no {model.max_length}", style="dim")
+        return CrossEncoderReranker(loaded, pairs_at_once(loaded, batch_size))
 
-    return model_identity(CROSS_ENCODER, name, root, commit), reading("cross_encoder", root, model.max_length), load
+    return identity, reading("cross_encoder", root, model.max_length), load
 
 
 def find_mono_t5(name: str, naming: Naming) -> Found:
     """Find a T5 that says true or false about a pair."""
     config, prompt = naming.experiment.model, naming.experiment.prompt
-    root, commit = find_model(OPTION, name, config.revision)
-    refuse_no_t5(root)
+    trusted = config.trust_remote_code
+    root, commit = find_model(OPTION, name, config.revision, trust_remote_code=trusted)
+    refuse_no_t5(root, trusted=trusted)
     identity = model_identity(MONO_T5, name, root, commit)
     read = reading(MONO_T5, root, config.max_length, tuple(prompt.answers or ANSWERS))
 
     def load() -> TokenReranker:
-        model = load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype)
+        model = load_mono_t5(root, prompt, config.max_length, naming.device, naming.dtype, trust_remote_code=trusted)
         return replace(model, base_identity=identity, prompt_name=read)
 
     return identity, read, load
@@ -297,11 +315,12 @@ def find_mono_t5(name: str, naming: Naming) -> Found:
 def find_rank_llama(name: str, naming: Naming) -> Found:
     """Find a decoder with a head of one output on its last token, or an adapter of one."""
     config = naming.experiment.model
-    root, commit = find_model(OPTION, name, config.revision)
+    trusted = config.trust_remote_code
+    root, commit = find_model(OPTION, name, config.revision, trust_remote_code=trusted)
     identity, read = score_head_identity(OPTION, name, root, commit), reading(RANK_LLAMA, root, config.max_length)
 
     def load() -> TokenReranker:
-        model = load_score_head(root, config.max_length, naming.device, naming.dtype, OPTION)
+        model = load_score_head(root, config.max_length, naming.device, naming.dtype, OPTION, trust_remote_code=trusted)
         return replace(model, base_identity=identity, prompt_name=read)
 
     return identity, read, load
