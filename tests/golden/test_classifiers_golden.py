@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,16 @@ import torch
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.modules import LogitScore
 from support import tiny_models
+from support.classifiers import GPT2, change, converted, save_decoder_classifier
 from support.tiny_models import PAIRS
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, PairModelReranker
 from unimoe.models.base import load_base
 from unimoe.models.rerankers.cross_encoder import load_cross_encoder, pairs_at_once, refuse_no_cross_encoder
+from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head, reads_prompt
 from unimoe.models.unimodel import UnimodelForExp1
 
@@ -27,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU, FLOAT = torch.device("cpu"), torch.float32
 RAW = torch.nn.Identity()
-CAUSAL: Any = AutoModelForCausalLM
 CLASSIFIER: Any = AutoModelForSequenceClassification
 
 
@@ -36,26 +37,6 @@ def assert_close(found: Any, expected: Any) -> None:
     found, expected = np.asarray(found), np.asarray(expected)
     assert np.ptp(expected) > 0.1
     np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6 * max(1.0, float(np.abs(expected).max())))
-
-
-def change(folder: Path, file: str = "config.json", **settings: Any) -> Path:
-    """Change keys of a JSON file of a folder; None takes one away."""
-    path = folder / file
-    found = json.loads(path.read_text("utf-8")) | settings
-    path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}), "utf-8")
-    return folder
-
-
-def converted(causal: Path, folder: Path, answers: tuple[str, ...] = ("yes", "no"), labels: int = 1) -> Path:
-    """Make a causal reranker a classifier, as those of Qwen3 and BGE are published: rows of its output matrix."""
-    tokenizer, model = AutoTokenizer.from_pretrained(causal), CAUSAL.from_pretrained(causal)
-    classifier = CLASSIFIER.from_pretrained(causal, num_labels=labels)
-    rows = [model.get_output_embeddings().weight[tokenizer.convert_tokens_to_ids(answer)] for answer in answers]
-    head = rows[::-1] if labels == 2 else [rows[0] - rows[1] if len(rows) == 2 else rows[0]]
-    with torch.no_grad():
-        classifier.score.weight.copy_(torch.stack(head))
-    classifier.config.pad_token_id = tokenizer.pad_token_id
-    return tiny_models.saved(folder, classifier, tokenizer)
 
 
 class TestConverted:
@@ -67,13 +48,16 @@ class TestConverted:
             ("qwen3", PromptConfig(template="qwen3"), 1),
             ("qwen3", PromptConfig(template="chat", order="document_first"), 2),
             ("llama", PromptConfig(template="plain", instruction=""), 1),
-            ("llama", PromptConfig(template="bge", answers=["yes"]), 1),
+            ("gemma", PromptConfig(template="bge", answers=["yes"]), 1),
+            ("gpt2", PromptConfig(template="qwen3"), 1),
         ],
     )
     def test_the_head_on_the_last_token_of_a_prompt_scores_as_the_causal_model(
-        self, kind: Any, prompt: PromptConfig, labels: int, tmp_path: Path
+        self, kind: str, prompt: PromptConfig, labels: int, tmp_path: Path
     ) -> None:
-        causal = tiny_models.save_tiny_model(tmp_path / "causal", kind)
+        sizes: dict[str, Any] = {"head_dim": 16} if kind != "gpt2" else GPT2 | {"n_positions": 400}
+        model = tiny_models.tiny_model(kind, **sizes)
+        causal = tiny_models.saved(tmp_path / "causal", model, tiny_models.tiny_tokenizer())
         answers = ("yes",) if prompt.answers else ("yes", "no")
         folder = converted(causal, tmp_path / "converted", answers, labels)
         assert reads_prompt(folder, prompt)
@@ -83,10 +67,10 @@ class TestConverted:
         asked = UnimodelForExp1(base, prompt, 300)
         assert ours.pair_ids(PAIRS) == asked.pair_ids(PAIRS)
         assert_close(found, asked.rerank(PAIRS, output="margin"))
-        model, plain = CLASSIFIER.from_pretrained(folder, dtype=FLOAT).eval(), []
+        classifier, plain = CLASSIFIER.from_pretrained(folder, dtype=FLOAT).eval(), []
         for ids in asked.pair_ids(PAIRS):
             with torch.inference_mode():
-                logits = model(input_ids=torch.tensor([ids])).logits[0]
+                logits = classifier(input_ids=torch.tensor([ids])).logits[0]
             plain.append(float(logits[-1] - logits[0] if labels == 2 else logits[0]))
         assert_close(found, plain)
 
@@ -188,23 +172,6 @@ class TestLabels:
         assert_close(found, logits[:, 0] - logits[:, 1])
 
 
-GPT2 = {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 256}
-
-
-def save_decoder_classifier(folder: Path, kind: str, labels: int = 1) -> Path:
-    """A classifier as transformers trains it from a decoder, without a token for padding."""
-    tokenizer = tiny_models.tiny_tokenizer()
-    tokenizer.chat_template = None
-    sizes = (
-        {"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 256} if kind == "gpt2" else {"num_key_value_heads": 2}
-    )
-    model = tiny_models.random_model(
-        "AutoModelForSequenceClassification", kind, len(tokenizer), num_labels=labels, pad_token_id=None, **sizes
-    )
-    tiny_models.saved(folder, model, tokenizer)
-    return change(folder, "tokenizer_config.json", pad_token=None)
-
-
 class TestLimits:
     @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
     @pytest.mark.parametrize("labels", [1, 2])
@@ -273,6 +240,13 @@ class TestLimits:
             UnimodelForExp1(base, PromptConfig(), 300)
 
 
+SAVERS: dict[str, Callable[[Path], Path]] = {
+    "causal": tiny_models.save_tiny_model,
+    "score head": tiny_models.save_tiny_score_head,
+    "t5": tiny_models.save_tiny_t5,
+}
+
+
 class TestRowless:
     """A query with an added token that the embedding has no row for."""
 
@@ -292,21 +266,17 @@ class TestRowless:
 
     @pytest.mark.parametrize("kind", ["causal", "score head", "t5"])
     def test_models_of_token_ids_name_it_too(self, kind: str, tmp_path: Path) -> None:
-        from unimoe.models.rerankers.mono_t5 import load_mono_t5
-
-        made = {
-            "causal": lambda: tiny_models.save_tiny_model(tmp_path),
-            "score head": lambda: tiny_models.save_tiny_score_head(tmp_path),
-            "t5": lambda: tiny_models.save_tiny_t5(tmp_path),
-        }[kind]()
+        made = SAVERS[kind](tmp_path)
         tokenizer = AutoTokenizer.from_pretrained(made)
         tokenizer.add_tokens(["<new>"])
         tokenizer.save_pretrained(made)
-        model: Any = {
-            "causal": lambda: UnimodelForExp1(load_base(ModelConfig(base=str(made)), CPU, FLOAT), PromptConfig(), 300),
-            "score head": lambda: load_score_head(made, 300, CPU, FLOAT),
-            "t5": lambda: load_mono_t5(made, PromptConfig(), 300, CPU, FLOAT),
-        }[kind]()
+        model: Any
+        if kind == "causal":
+            model = UnimodelForExp1(load_base(ModelConfig(base=str(made)), CPU, FLOAT), PromptConfig(), 300)
+        elif kind == "t5":
+            model = load_mono_t5(made, PromptConfig(), 300, CPU, FLOAT)
+        else:
+            model = load_score_head(made, 300, CPU, FLOAT)
         ours = PairModelReranker(model)
         with pytest.raises(InputError, match="input 1: the text holds '<new>'"):
             ours.score(ours.prepare(self.PAIRS[:2]))

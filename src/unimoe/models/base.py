@@ -15,7 +15,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, prepared_bundled_model
 from unimoe.models.device import keep_freed_memory
-from unimoe.models.model_files import folder_named, load_pretrained, loading, weights_hash
+from unimoe.models.model_files import folder_named, load_pretrained, loading, or_own_code, weights_hash
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
@@ -57,7 +57,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     if missing:
         raise DataError(
             f"model.base {config.base!r}: no weights for {min(missing)}; "
-            "use a causal language model that is saved with its output layer"
+            f"use a causal language model that is saved with its output layer{or_own_code(model)}"
         )
     if decoder_layers(decoder_of(model)) is None:
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")

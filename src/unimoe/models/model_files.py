@@ -161,6 +161,11 @@ def refuse_unknown_class(where: str, name: str, *, trusted: bool) -> None:
     raise DataError(f"{where}: a {name}, a class that transformers does not have, {code}; {remedy}{ELSEWHERE}")
 
 
+def or_own_code(model: Any) -> str:
+    """Return what a message adds about a model that lacks weights, whose own code may be what reads them."""
+    return f"; or {TRUST}" if getattr(model.config, "auto_map", None) else ""
+
+
 def is_decoder(model_type: str | None) -> bool:
     """Return whether transformers knows models of a type as causal language models, and not as masked ones."""
     from transformers.models.auto import modeling_auto
@@ -214,7 +219,7 @@ def loading(what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
         if "trust_remote_code" in str(error):
-            raise DataError(f"{what}: it needs code of its own; {TRUST}") from None
+            remedy = f"{TRUST}, or {remedy}"
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 

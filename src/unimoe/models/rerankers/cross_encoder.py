@@ -21,6 +21,7 @@ from unimoe.models.model_files import (
     loading,
     missing_weights,
     module_folders,
+    or_own_code,
     read_settings,
     refuse_own_code,
     refuse_rowless,
@@ -64,7 +65,10 @@ def load_cross_encoder(
         )
         missing = missing_weights(model[0].model, transformer_folder(folder)) if len(model) == 1 else []
     if missing:
-        raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")
+        raise DataError(
+            f"{folder}: no weights for {missing[0]}; "
+            f"give a cross-encoder that was trained and saved whole{or_own_code(model[0].model)}"
+        )
     _refuse_labels(folder, model.num_labels)
     _score_in_float32(model)
     if counts_against(transformer_folder(folder), model.num_labels):
@@ -160,7 +164,7 @@ def _limit_length(model: CrossEncoder, max_length: int | None) -> None:
 def _pad_with_any(model: CrossEncoder) -> None:
     """Name a token for padding where there is none that the model can read: the library asks for one in any case."""
     tokenizer, inner = model.tokenizer, cast("PreTrainedModel", model[0].model)
-    rows = inner.get_input_embeddings().weight.shape[0]
+    rows = len(cast("Tensor", inner.get_input_embeddings().weight))
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id < rows:
         return
     known = inner.config.get_text_config().pad_token_id

@@ -12,7 +12,14 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead, margin_of
-from unimoe.models.model_files import architecture, load_pretrained, loading, refuse_own_code, rowless_tokens
+from unimoe.models.model_files import (
+    architecture,
+    load_pretrained,
+    loading,
+    or_own_code,
+    refuse_own_code,
+    rowless_tokens,
+)
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import answer_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -51,7 +58,9 @@ def load_mono_t5(
             AutoModelForSeq2SeqLM, folder, dtype, trust_remote_code=trust_remote_code
         )
     if missing:
-        raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
+        raise DataError(
+            f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer{or_own_code(model)}"
+        )
     answers = answer_ids(tokenizer, prompt.answers or ANSWERS)
     model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
     model.requires_grad_(False).eval().to(device)

@@ -22,6 +22,7 @@ from unimoe.models.model_files import (
     load_pretrained,
     loading,
     model_identity,
+    or_own_code,
     read_settings,
     refuse_own_code,
     rowless_tokens,
@@ -62,7 +63,10 @@ def load_score_head(
     with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
         tokenizer, model, missing = _load(folder, dtype, key, trust_remote_code)
     if missing:
-        raise DataError(f"{folder}: no weights for {missing[0]}; give a model that was trained and saved with its head")
+        raise DataError(
+            f"{folder}: no weights for {missing[0]}; "
+            f"give a model that was trained and saved with its head{or_own_code(model)}"
+        )
     if decoder_layers(decoder_of(model)) is None or not isinstance(getattr(model, "score", None), nn.Linear):
         raise DataError(
             f"{folder}: a {type(model).__name__}, no decoder with a score head; if it is a cross-encoder, name it by "
