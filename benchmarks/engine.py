@@ -36,13 +36,13 @@ from unimoe.config.files import load_experiment
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
-from unimoe.evaluation.engines import ClusterModel
-from unimoe.evaluation.reranking.rerankers import reranker_of
-from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
-from unimoe.evaluation.systems.system import model_recipe
+from unimoe.evaluation.engines import ClusterReranker
+from unimoe.evaluation.system import model_recipe
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
+from unimoe.models.pair_model import PairModelReranker
+from unimoe.models.reranker import ShardStore, rerank_run
 from unimoe.retrieval.bm25 import bm25_run
 
 QUERIES, LAYERS, MAX_LENGTH = 20, 4, 128
@@ -76,7 +76,7 @@ def locally(model: Any, collection: Collection, candidates: Run) -> Scorer:
     def run() -> Run:
         with tempfile.TemporaryDirectory() as folder:
             store = ShardStore(Path(folder), "benchmark")
-            return rerank_run(reranker_of(model), collection, candidates, store=store)[0]
+            return rerank_run(PairModelReranker(model), collection, candidates, store=store)[0]
 
     return run
 
@@ -91,8 +91,9 @@ def together(
     def run() -> Run:
         number = next(runs)
         workers = ClusterWorkers(cluster, f"run {number}", f"units/{number}", recipe, str(number))
-        model = ClusterModel(workers, workers.ask("facts", {"options": {"token_budget": None, "batch_size": None}}))
-        return rerank_run(reranker_of(model), collection, candidates)[0]
+        options = {"token_budget": None, "batch_size": None}
+        model = ClusterReranker(workers, workers.ask("facts", {"options": options}), options)
+        return rerank_run(model, collection, candidates)[0]
 
     return run
 

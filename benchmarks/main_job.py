@@ -21,7 +21,7 @@ from typing import Any
 from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.io import read_json
-from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
+from unimoe.evaluation.datasets import LoadedDataset, tier_datasets
 from unimoe.experiment.job import RECORD, smoke_version
 from unimoe.metrics import score_run
 from unimoe.results import Task, read_result, result_path

@@ -27,9 +27,9 @@ from unimoe.config.files import load_experiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.reranking.served import ServedReranker
-from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.models.device import describe_device
+from unimoe.models.reranker import ShardStore, rerank_run
+from unimoe.models.served.reranker import ServedReranker
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 

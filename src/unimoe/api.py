@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from unimoe.checks import Check, report
 from unimoe.checks.texts import concerned, without_candidates
@@ -21,7 +21,7 @@ from unimoe.core.shown import Shown, View
 from unimoe.core.trec import Run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
-from unimoe.evaluation.tiers.datasets import Dataset, collections_of
+from unimoe.evaluation.datasets import Dataset, collections_of
 from unimoe.formats.runs import read_run
 from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.models.bundled import BUNDLED_ID
@@ -31,12 +31,11 @@ from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import cut_run, fitting_candidates
 
 if TYPE_CHECKING:
-    from unimoe.evaluation.reranking.rerankers import PairScorer
-    from unimoe.evaluation.reranking.shards import Reranker
-    from unimoe.evaluation.systems.named.python_function import TextEncoder
     from unimoe.models.device import DeviceName
     from unimoe.models.embedder import Embedder
     from unimoe.models.encoder import SentenceEncoder
+    from unimoe.models.functions import PairScorer, TextEncoder
+    from unimoe.models.reranker import Reranker
     from unimoe.models.unimodel import UnimodelForExp1
 
 
@@ -148,12 +147,12 @@ def evaluate_reranker(
             is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.evaluation.reranking.rerankers import is_reranker, reranker_of
-    from unimoe.evaluation.reranking.shards import rerank_run
-    from unimoe.evaluation.systems.function_identity import function_identity
+    from unimoe.models.model import as_reranker, reranks
+    from unimoe.models.reranker import rerank_run
+    from unimoe.models.rerankers.python_function import function_identity
 
     dataset, loaded = _dataset(collection)
-    if not callable(scorer) and not is_reranker(scorer):
+    if not reranks(scorer):
         raise UsageError(f"the scorer is a {type(scorer).__name__}; give a function from (query, document) to scores")
     if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
@@ -173,7 +172,7 @@ def evaluate_reranker(
     chosen = cut_run(fitting, depth)
     if not any(chosen.values()):
         raise DataError(f"{loaded.name}: no scored query has candidates; give a run of this collection and split")
-    run, _ = rerank_run(reranker_of(scorer), scored, chosen)
+    run, _ = rerank_run(as_reranker(scorer), scored, chosen)
     level = scored.relevance_level if scored.level_stated else None
     return EvaluatedRun(
         run,
@@ -209,16 +208,17 @@ def evaluate_encoder(
         DataError: the function returns something else than a vector for each text, or one that is zero or not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.evaluation.retrieval_eval import dense_collection
-    from unimoe.evaluation.systems.function_identity import function_identity
-    from unimoe.evaluation.systems.named.python_function import FunctionEmbedder
+    from unimoe.evaluation.tasks.search import dense_collection
+    from unimoe.models.functions import FunctionEmbedder
+    from unimoe.models.model import as_embedder
+    from unimoe.models.rerankers.python_function import function_identity
     from unimoe.retrieval.dense import dense_run
 
     dataset, loaded = _dataset(collection, max_queries)
     if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: keeps nothing; use a whole number from 1")
-    if hasattr(encoder, "base_identity"):
-        model = cast("Embedder", encoder)
+    if given := as_embedder(encoder):
+        model = given
     elif callable(encoder):
         model = FunctionEmbedder(encoder, function_identity(encoder))
     else:
@@ -254,7 +254,7 @@ def load_model(
         DataError: the model or the adapter cannot be loaded.
         UsageError: the device is not there, or a checkpoint is given together with what it brings along.
     """
-    from unimoe.evaluation.systems.system import checkpoint_loader, trained_system
+    from unimoe.evaluation.system import checkpoint_loader, trained_system
     from unimoe.models.adapter import load_lora
     from unimoe.models.base import load_base
     from unimoe.models.device import choose_device, choose_dtype

@@ -18,11 +18,18 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from unimoe.config import ModelConfig, PromptConfig
 from unimoe.core.errors import DataError, InputError, UsageError
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker, PairModelReranker
 from unimoe.models.base import load_base
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder, pairs_at_once, refuse_no_cross_encoder
+from unimoe.models.folder import ModelFolder, read_folder
+from unimoe.models.pair_model import PairModelReranker
+from unimoe.models.rerankers.classifiers import reads_prompt
+from unimoe.models.rerankers.cross_encoder import (
+    CrossEncoderReranker,
+    load_cross_encoder,
+    pairs_at_once,
+    refuse_no_cross_encoder,
+)
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
-from unimoe.models.rerankers.score_head import load_score_head, reads_prompt
+from unimoe.models.rerankers.score_head import load_score_head
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,6 +37,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 CPU, FLOAT = torch.device("cpu"), torch.float32
 RAW = torch.nn.Identity()
 CLASSIFIER: Any = AutoModelForSequenceClassification
+
+
+def of(folder: Path) -> ModelFolder:
+    """What a folder says."""
+    return read_folder("--model", str(folder), folder)
 
 
 def assert_close(found: Any, expected: Any) -> None:
@@ -60,7 +72,7 @@ class TestConverted:
         causal = tiny_models.saved(tmp_path / "causal", model, tiny_models.tiny_tokenizer())
         answers = ("yes",) if prompt.answers else ("yes", "no")
         folder = converted(causal, tmp_path / "converted", answers, labels)
-        assert reads_prompt(folder, prompt)
+        assert reads_prompt(of(folder), prompt)
         ours = load_score_head(folder, 300, CPU, FLOAT, prompt=prompt)
         found = PairModelReranker(ours).score(PairModelReranker(ours).prepare(PAIRS))
         base = load_base(ModelConfig(base=str(causal)), CPU, FLOAT)
@@ -78,21 +90,21 @@ class TestConverted:
         folder = converted(tiny_models.save_tiny_model(tmp_path / "causal", "qwen3"), tmp_path / "converted")
         for prompt in (PromptConfig(), PromptConfig(instruction="other")):
             with pytest.raises(UsageError, match=r"Qwen3ForSequenceClassification.*--set prompt\.template=qwen3"):
-                reads_prompt(folder, prompt)
+                reads_prompt(of(folder), prompt)
 
     def test_what_sentence_transformers_saved_is_read_as_it_reads_it(self, tmp_path: Path) -> None:
         """A cross-encoder that it trained from a decoder, asked by a chat template of its own."""
         folder = converted(tiny_models.save_tiny_model(tmp_path / "causal", "qwen3"), tmp_path / "converted")
         library = CrossEncoder(str(folder), device="cpu")
         library.save_pretrained(str(tmp_path / "saved"))
-        assert not reads_prompt(tmp_path / "saved", PromptConfig(template="qwen3"))
+        assert not reads_prompt(of(tmp_path / "saved"), PromptConfig(template="qwen3"))
         expected = [float(library.predict([pair], activation_fn=RAW)[0]) for pair in PAIRS]
         loaded = load_cross_encoder(tmp_path / "saved", CPU, FLOAT, 300)
         assert_close(CrossEncoderReranker(loaded, pairs_at_once(loaded, 4)).score(PAIRS), expected)
 
     def test_an_encoder_has_no_prompt_whatever_is_set(self, tmp_path: Path) -> None:
         folder = tiny_models.save_tiny_cross_encoder(tmp_path)
-        assert not reads_prompt(folder, PromptConfig(template="qwen3"))
+        assert not reads_prompt(of(folder), PromptConfig(template="qwen3"))
 
 
 class TestLabels:
@@ -115,7 +127,7 @@ class TestLabels:
         logits = CrossEncoder(str(folder), device="cpu").predict(PAIRS, activation_fn=RAW)
         turned = names and {name: int(index) for index, name in names.items()}
         change(folder, id2label=names, label2id=turned, num_labels=None if names else 2)
-        refuse_no_cross_encoder(folder)
+        refuse_no_cross_encoder(of(folder))
         found = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 64), 4).score(PAIRS)
         assert_close(found, sign * (logits[:, 1] - logits[:, 0]))
 
@@ -161,7 +173,7 @@ class TestLabels:
     def test_labels_that_do_not_tell_are_refused(self, tmp_path: Path, settings: Any, words: str) -> None:
         folder = change(tiny_models.save_tiny_cross_encoder(tmp_path, labels=2), **({"label2id": None} | settings))
         with pytest.raises(DataError, match=words):
-            refuse_no_cross_encoder(folder)
+            refuse_no_cross_encoder(of(folder))
 
     def test_names_of_ours_in_one_of_the_two_tables_say_nothing(self, tmp_path: Path) -> None:
         """Who changes ``id2label`` by hand leaves ``label2id`` as transformers wrote it."""
@@ -189,7 +201,7 @@ class TestLimits:
             with torch.inference_mode():
                 logits = model(input_ids=ids).logits[0]
             expected.append(float(logits[-1] - logits[0] if labels == 2 else logits[0]))
-        assert not reads_prompt(folder, PromptConfig())
+        assert not reads_prompt(of(folder), PromptConfig())
         loaded = load_cross_encoder(folder, CPU, FLOAT, 200)
         at_once = pairs_at_once(loaded, 32)
         assert "no token for padding, so pairs are scored one by one" in " ".join(capsys.readouterr().err.split())

@@ -37,9 +37,8 @@ from unimoe.core.errors import DataError
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
-from unimoe.evaluation.reranking.rerankers import MatcherReranker
 from unimoe.models.bundled import bundled_encoder_folder
-from unimoe.models.matcher import LateModel, Matcher, SparseModel, find_matcher, load_matcher
+from unimoe.models.matcher import LateModel, Matcher, MatcherReranker, SparseModel, find_matcher, load_matcher
 from unimoe.retrieval.model_search import matcher_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")

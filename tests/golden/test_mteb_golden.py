@@ -31,10 +31,11 @@ from unimoe.config.base import EncoderConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks
-from unimoe.evaluation.embedding_eval import evaluate_embedding_collection, evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, model_meta
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.mteb.tasks import CollectionTask, Rankings
+from unimoe.evaluation.tasks.embed import evaluate_embedding_collection
+from unimoe.evaluation.tasks.mteb import evaluate_task
 from unimoe.models.base import load_base
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import SentenceEncoder, load_encoder

@@ -17,7 +17,7 @@ from support.toy_collections import invented, with_evaluation, write_invented
 
 from unimoe.config import Experiment, MTEBConfig
 from unimoe.data.mteb_names import find_tasks
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.system import System
 from unimoe.results import SIDECARS, Task, read_result
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -214,7 +214,7 @@ def shards(output_dir: Path) -> list[Path]:
 
 def test_no_score_is_lost_in_later_shards_or_after_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_invented(tmp_path / "long", invented(documents=40, queries=5, name="long"))
-    monkeypatch.setattr("unimoe.evaluation.reranking.shards.SHARD_CHARACTERS", 600)
+    monkeypatch.setattr("unimoe.models.reranker.SHARD_CHARACTERS", 600)
     given = ("--zero-shot", "--config", write_tiny_experiment(tmp_path), "--dataset", "long", "--task", "reranking")
     rerank_ids, scored, deadly = UnimodelForExp1.rerank_ids, 0, 0
 

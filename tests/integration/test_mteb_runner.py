@@ -12,7 +12,6 @@ from typing import Any
 import mteb
 import pytest
 import pytrec_eval
-import torch
 from mteb._evaluators.retrieval_metrics import (
     evaluate_p_mrr_change,
     max_over_subqueries,
@@ -26,14 +25,14 @@ from support.mteb_tasks import RANKED, Suite, split_data
 from support.toy_collections import invented, with_evaluation
 
 from unimoe.config import Experiment, MTEBConfig
-from unimoe.evaluation.reranking.rerankers import FunctionReranker
-from unimoe.evaluation.runner import describe
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.systems.named import Naming, stated_system
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.system import System
+from unimoe.evaluation.tasks.mteb import describe
 from unimoe.formats.qrels import read_qrels
 from unimoe.formats.runs import read_run
 from unimoe.metrics.scoring import whole_grades
+from unimoe.models.functions import FunctionReranker
+from unimoe.models.model import stated_model
 from unimoe.results import EvalResult, Task, read_query_details, read_result, result_path
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -73,14 +72,15 @@ def test_each_task_is_evaluated_by_what_it_allows(suite: Evaluated) -> None:
 
 def test_a_cross_encoders_result_has_the_tasks_candidates_and_instruction(suite: Evaluated, system: System) -> None:
     reranked, embedded = (result(suite[0], "InventedReranking", task) for task in ("reranking", "embedding"))
+    own = (system.model and system.model.prompt) or ""
     assert (reranked.task_type, reranked.main_metric, reranked.identity.first_stage) == ("Reranking", "map", "mteb")
     assert reranked.first_stage is not None
     assert reranked.first_stage.aggregate == {}
     assert embedded.first_stage is None
     assert reranked.per_query.keys() == embedded.per_query.keys() == RANKED.qrels.keys()
     assert reranked.per_query != embedded.per_query
-    assert len({reranked.identity.prompt, embedded.identity.prompt, system.prompt}) == 3
-    assert (embedded.identity.prompt or "").partition("@")[0] == (system.prompt or "").partition("@")[0]
+    assert len({reranked.identity.prompt, embedded.identity.prompt, own}) == 3
+    assert (embedded.identity.prompt or "").partition("@")[0] == own.partition("@")[0]
 
 
 def test_what_is_done_is_skipped_without_loading_its_data(suite: Evaluated, system: System) -> None:
@@ -161,8 +161,7 @@ def task_of(main_score: str, ids: list[str], own: Callable[..., dict[str, Any]] 
 
 
 def evaluated_by_chance(folder: Path, task: Any) -> EvalResult:
-    naming = Naming(tiny_experiment(folder), torch.device("cpu"), torch.float32)
-    suite = Suite(folder, stated_system(Chances(), naming), ("reranking",))
+    suite = Suite(folder, System("chances", tiny_experiment(folder), stated_model(Chances())), ("reranking",))
     (found,) = suite.run([task])
     assert suite.reasons == []
     return found

@@ -22,10 +22,11 @@ from support.toy_collections import invented, write_invented
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb, evaluate_task
+from unimoe.evaluation.embedding_eval import MTEBOutcome, evaluate_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.tasks import Rankings
-from unimoe.evaluation.reranking import shards
+from unimoe.evaluation.tasks.mteb import evaluate_task
+from unimoe.models import reranker as shards
 from unimoe.models.unimodel import UnimodelForExp1
 
 if TYPE_CHECKING:

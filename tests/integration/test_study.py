@@ -23,12 +23,11 @@ from unimoe.core.errors import DataError, MissingPartError
 from unimoe.core.io import sole_use
 from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import result_name
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking.shards import rerank_run
 from unimoe.formats.qrels import read_qrels
 from unimoe.formats.runs import read_run
 from unimoe.metrics import score_run
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.models.reranker import rerank_run
+from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker, load_cross_encoder
 from unimoe.results import read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.biencoder.family import BiEncoderFamily

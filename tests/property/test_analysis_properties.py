@@ -18,7 +18,7 @@ from support.results import INTERFERENCE, both, make_result, measured, results_o
 from unimoe.analysis.comparisons import Comparison, compare_arms
 from unimoe.analysis.formats import p_text, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
-from unimoe.analysis.gates.findings import Finding, find, region_of
+from unimoe.analysis.gates.findings import Finding, evaluate_gate, region_of
 from unimoe.analysis.gates.judging import judge_all
 from unimoe.analysis.gates.registration import default_gates
 from unimoe.analysis.tables import Cell, RowGroup, Table, escape_latex
@@ -50,7 +50,7 @@ def found(*datasets: Arms, paired: bool = False, **change: object) -> Finding:
     gate = gate_on(len(datasets), **change)
     runs = [len(rows) for rows in datasets[0]]
     both = paired and runs[0] == runs[1] > 1
-    return find(gate, scores_of(gate, dict(zip(gate.datasets, datasets, strict=True)), paired=both))
+    return evaluate_gate(gate, scores_of(gate, dict(zip(gate.datasets, datasets, strict=True)), paired=both))
 
 
 def same(one: Finding, other: Finding) -> None:

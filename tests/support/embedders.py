@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from unimoe.core.errors import InputError
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 
 
-class WordEmbedder:
+class WordEmbedder(Embedder):
     """Counts the words of a vocabulary, one dimension each; a text without any of them has no embedding.
 
     Attributes:

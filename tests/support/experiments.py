@@ -12,10 +12,10 @@ from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
 from unimoe.config.files import parse_config
-from unimoe.evaluation.systems.system import System, zero_shot_system
+from unimoe.evaluation.system import System, zero_shot_system
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.examples import EmbeddingSet, RankingSet, Texts, TrainingData
+from unimoe.training.examples import EmbeddingSet, RankingSet, TokenizedTexts, TrainingData
 from unimoe.training.loop import OnStep
 from unimoe.training.trainer import ArmTraining, DevScorer
 
@@ -128,7 +128,7 @@ def tiny_examples(model: UnimodelForExp1) -> tuple[RankingSet, EmbeddingSet]:
     """Examples of both tasks, as prompts of a model: of ranking two lists of three, of embedding three queries."""
     questions = [("cat", "mat " * n) for n in (1, 9, 2)] + [("dog", "rain " * n) for n in (5, 1, 7)]
     ranking = RankingSet(
-        Texts.of(model, model.pair_ids(questions)),
+        TokenizedTexts.of(model, model.pair_ids(questions)),
         [[0, 1, 2], [3, 4, 5]],
         query_ids=["a", "b"],
         labels=[[2.0, 0.0, 0.0], [1.0, 0.0, 0.0]],
@@ -136,8 +136,8 @@ def tiny_examples(model: UnimodelForExp1) -> tuple[RankingSet, EmbeddingSet]:
     )
     documents = ["the cat sat", "rain fell on the roof", "a quick sort " * 5, "old house", "list"]
     embedding = EmbeddingSet(
-        queries=Texts.of(model, model.text_ids(["cat", "rain on a house", "sort"], "query")),
-        documents=Texts.of(model, model.text_ids(documents, "document")),
+        queries=TokenizedTexts.of(model, model.text_ids(["cat", "rain on a house", "sort"], "query")),
+        documents=TokenizedTexts.of(model, model.text_ids(documents, "document")),
         groups=[[0, 1], [3, 4], [2, 0]],
         relevant=[frozenset({0}), frozenset({1, 3}), frozenset({2})],
         query_ids=["a", "b", "c"],

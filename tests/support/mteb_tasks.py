@@ -20,13 +20,13 @@ from support.toy_collections import invented
 from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.data.collection import Collection
 from unimoe.evaluation.chosen import ChosenData
-from unimoe.evaluation.embedding_eval import evaluate_task
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.evaluate import Driver
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.systems.system import System
+from unimoe.evaluation.system import System
+from unimoe.evaluation.tasks.mteb import evaluate_task
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import EvalResult, Task
 

@@ -18,7 +18,7 @@ from unimoe.config.files import parse_config
 from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document
 from unimoe.data.sources.beir_layout import write_parts
-from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.embedder import Advance, Embedder, Vectors
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
@@ -33,7 +33,7 @@ TOPICS, NOISE, DIMENSIONS = 12, 8, 24
 SPLITS = {"train": 36, "dev": 18, "test": 18}
 
 
-class WordEmbedder:
+class WordEmbedder(Embedder):
     """The normalised sum of a fixed random vector for each word; noise words are four times as long as others.
 
     A head that drops the few directions of the noise words ranks by topic.

@@ -23,10 +23,9 @@ from transformers import AutoModelForSequenceClassification, BertTokenizer, PreT
 from unimoe.config import PromptConfig
 from unimoe.config.base import EncoderConfig
 from unimoe.core.io import hash_parts
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
 from unimoe.models.base import BaseModel
 from unimoe.models.encoder import SentenceEncoder, load_encoder
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker, load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head
 

@@ -20,10 +20,10 @@ from unimoe.analysis.comparisons import (
 )
 from unimoe.analysis.drilldown import Drilled, QueryCase, drill_down_all, drilled_of
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
-from unimoe.analysis.gates.judging import Judgment, Outcome, judge_all
+from unimoe.analysis.gates.judging import GateOutcome, Judgment, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
 from unimoe.analysis.robustness import with_checks
-from unimoe.analysis.saved_comparison import Correction, Family, check_choice, saved_comparison
+from unimoe.analysis.saved_comparison import Correction, TestFamily, check_choice, saved_comparison
 from unimoe.analysis.standings import Chosen, corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables import Table
@@ -60,7 +60,7 @@ class Analysis:
         iterations: int = ITERATIONS,
         seed: int = 0,
         correction: Correction | None = None,
-        family: Family | None = None,
+        family: TestFamily | None = None,
         chosen: Chosen | None = None,
         simultaneous: bool = False,
     ) -> None:
@@ -71,13 +71,13 @@ class Analysis:
         ``chosen`` and ``simultaneous`` are those of ``corrected_together``, by default as saved too.
         """
         check_choice("correction", correction, Correction)
-        check_choice("family", family, Family)
+        check_choice("family", family, TestFamily)
         saved = saved_comparison(results.output_dir) if questions is None else None
         self.results = results
         self.iterations = iterations
         self.seed = seed
         self.correction: Correction = correction or (saved.correction if saved else "holm")
-        self.family: Family = family or (saved.family if saved else "table")
+        self.family: TestFamily = family or (saved.family if saved else "table")
         self.chosen: Chosen = chosen or (saved.chosen if saved else {})
         self.simultaneous = simultaneous or bool(saved and saved.simultaneous)
         self._gates = gates
@@ -90,13 +90,13 @@ class Analysis:
         return self._gates or registered_in(self.results.output_dir)
 
     @cached_property
-    def outcomes(self) -> tuple[Outcome, ...]:
+    def outcomes(self) -> tuple[GateOutcome, ...]:
         """Every judgment: of the registered gates, then of default gates for what they leave out."""
         registered = () if self.registration is None else judge_all(self.results, self.registration)
         return (*registered, *judge_all(self.results, default_gates(self.results, self.registration)))
 
     @property
-    def decisive(self) -> tuple[Outcome, ...]:
+    def decisive(self) -> tuple[GateOutcome, ...]:
         """The outcomes that count for an exit code: those of registered gates, or all where no file registers any."""
         return self.outcomes if self.registration is None else self.outcomes[: len(self.registration.gates)]
 

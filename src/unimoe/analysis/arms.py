@@ -17,7 +17,7 @@ SPECIALISTS: dict[Task, str] = {"reranking": "rank_only", "embedding": "emb_only
 _FIRST_ARMS = (FIRST_STAGE, ZERO_SHOT, *SPECIALISTS.values(), "joint")
 
 
-class Pair(NamedTuple):
+class ArmPair(NamedTuple):
     """A specialist and a joint arm: the same name behind the task word, or one that continues the specialist's."""
 
     task: Task
@@ -41,7 +41,7 @@ def has_role(name: str) -> bool:
     return arm_order(name)[0] < len(_FIRST_ARMS)
 
 
-def pairs(arms: Iterable[str]) -> Iterator[Pair]:
+def pairs(arms: Iterable[str]) -> Iterator[ArmPair]:
     """Yield every pair that some of the arms belong to, reranking first; either side may be absent.
 
     Several joint arms may share a specialist: each way of joint training is compared with it. Several specialists
@@ -63,7 +63,7 @@ def pairs(arms: Iterable[str]) -> Iterator[Pair]:
             of_joint[name] = max(begun, key=lambda other: (other in own[task], len(other)), default=name)
         alone = {name: name for name in known if name not in of_joint.values()} if joint or len(known) == 1 else {}
         for name, specialist in sorted((of_joint | alone).items()):
-            yield Pair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
+            yield ArmPair(task, specialist=f"{word}{specialist}", joint=f"joint{name}")
 
 
 def _has_word(name: str, word: str) -> bool:
@@ -73,7 +73,7 @@ def _has_word(name: str, word: str) -> bool:
 class NotComputable(NamedTuple):
     """A TIR that was asked for and cannot be had; ``dataset`` is None where the task has no result at all."""
 
-    pair: Pair
+    pair: ArmPair
     dataset: str | None
     reason: str
 

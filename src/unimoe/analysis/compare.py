@@ -18,13 +18,13 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from unimoe.analysis.analysis import Analysis, Pairs, SystemComparison, in_order
-from unimoe.analysis.arms import Pair
+from unimoe.analysis.arms import ArmPair
 from unimoe.analysis.comparisons import ALPHA, ITERATIONS, Comparison, compare_arms, unknown_arm
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
 from unimoe.analysis.gates.scores import align
-from unimoe.analysis.saved_comparison import Correction, Family
+from unimoe.analysis.saved_comparison import Correction, TestFamily
 from unimoe.analysis.shown import TIR, Judgments, TIRs
 from unimoe.analysis.standings import Chosen, check_chosen
 from unimoe.analysis.statistics.resampling import resampled
@@ -57,8 +57,8 @@ __all__ = [
 ]
 
 Given: TypeAlias = str | RunContent
-Seeds: TypeAlias = Given | Sequence[Given]
-OfSystem: TypeAlias = Seeds | Mapping[str, Seeds]
+SeedRuns: TypeAlias = Given | Sequence[Given]
+OfSystem: TypeAlias = SeedRuns | Mapping[str, SeedRuns]
 AnyResults: TypeAlias = Results | SystemComparison | Path | str
 Statistic: TypeAlias = Callable[[Array], float]
 
@@ -71,7 +71,7 @@ def compare(
     metrics: MetricLike | Sequence[MetricLike] = ("ndcg@10",),
     pairs: Pairs = "all",
     correction: Correction = "holm",
-    family: Family = "table",
+    family: TestFamily = "table",
     relevance_level: int | None = None,
     depth: int | None = None,
     allow: str | Sequence[str] = (),
@@ -349,7 +349,7 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
     _refuse_unknown((specialist, joint), results)
-    asked = [Pair(task, specialist, joint) for task in TASKS]
+    asked = [ArmPair(task, specialist, joint) for task in TASKS]
     if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
     registered = registered_in(results.output_dir) or Registration({})

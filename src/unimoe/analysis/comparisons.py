@@ -15,7 +15,7 @@ import numpy as np
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
 from unimoe.analysis.gates.findings import mean_difference, ratio_weights
 from unimoe.analysis.gates.scores import Aligned, Runs, align
-from unimoe.analysis.saved_comparison import Correction, Family, adjusted, saved_comparison
+from unimoe.analysis.saved_comparison import Correction, TestFamily, adjusted, saved_comparison
 from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
 from unimoe.analysis.statistics.variance import Array, groups_of, moments
@@ -75,7 +75,7 @@ class Comparison(Question):
     check_p: float | None = None  # two-sided, from sign flips; never 0
     p_corrected: float | None = None  # ``p`` corrected for the tests of its family
     correction: Correction = "holm"
-    family: Family | None = "table"  # None where all rows are one
+    family: TestFamily | None = "table"  # None where all rows are one
     tests: int = 0  # of its family
     tried: int = 1  # what ``p`` is multiplied with, since systems were chosen on these data from so many settings
     chosen: tuple[str, ...] = ()  # how the two systems were chosen, where that is said, as sentences
@@ -144,7 +144,7 @@ def compare_arms(
     iterations: int = ITERATIONS,
     seed: int = 0,
     correction: Correction = "holm",
-    family: Family | None = "table",
+    family: TestFamily | None = "table",
     first: Callable[[Sequence[Comparison]], Sequence[Comparison]] = list,
 ) -> tuple[Comparison, ...]:
     """Compare systems, by default as ``questions_of`` asks; p is corrected by family, of all rows where that is None.

@@ -14,7 +14,7 @@ import numpy as np
 from unimoe.analysis.comparisons import Question
 from unimoe.analysis.formats import metric_name
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate
-from unimoe.analysis.gates.findings import Finding, find
+from unimoe.analysis.gates.findings import Finding, evaluate_gate
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.scores import collect
 from unimoe.analysis.gates.wording import by_kind, column_heads
@@ -139,7 +139,7 @@ def drilled_of(results: Results, judgments: Sequence[Judgment], asked: Sequence[
                 baseline=question.baseline,
                 margin=0.0,
             )
-            drilled.append(Drilled(gate.against, gate, find(gate, collect(results, gate))))
+            drilled.append(Drilled(gate.against, gate, evaluate_gate(gate, collect(results, gate))))
     return tuple(drilled)
 
 

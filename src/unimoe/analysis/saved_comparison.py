@@ -20,10 +20,10 @@ from unimoe.results.clusters import FILE
 from unimoe.results.folder import Results
 
 Correction = Literal["holm", "bh", "bonferroni", "none"]
-Family = Literal["table", "dataset", "baseline"]
+TestFamily = Literal["table", "dataset", "baseline"]
 
 NAMES: dict[Correction, str] = {"holm": "Holm", "bh": "BH", "bonferroni": "Bonferroni", "none": ""}
-OF_FAMILY: dict[Family, str] = {"table": "", "dataset": " on each dataset", "baseline": " against the baseline"}
+OF_FAMILY: dict[TestFamily, str] = {"table": "", "dataset": " on each dataset", "baseline": " against the baseline"}
 
 SUBFOLDER = "analysis"  # of an output folder, with its report
 MARKER = "comparison.json"  # says what a folder compares, and that nothing else made the results there
@@ -40,7 +40,7 @@ class Saved(Strict):
     results: dict[str, str]  # hash of each without the circumstances of its making, by its place below the folder
     tests: list[Test] | None = None
     correction: Correction = "holm"
-    family: Family = "table"
+    family: TestFamily = "table"
     chosen: dict[str, str | int | list[str]] = Field(default={})
     simultaneous: bool = False
 

@@ -16,12 +16,14 @@ from unimoe.core.errors import UsageError
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-Part = Literal["all", "tables", "figures", "report", "verdicts"]
+AnalysisPart = Literal["all", "tables", "figures", "report", "verdicts"]
 
 
 @app.command()
 def analyze(
-    part: Annotated[Part, typer.Argument(help="Tables, figures, the report, the gates' verdicts, or all.")] = "all",
+    part: Annotated[
+        AnalysisPart, typer.Argument(help="Tables, figures, the report, the gates' verdicts, or all.")
+    ] = "all",
     output_dir: Annotated[
         Path, typer.Option(help="The experiment's folder; the analysis goes to its analysis/.")
     ] = Path("outputs"),
@@ -107,7 +109,7 @@ def judge_gates(
 
 
 def _analyze(
-    part: Part, output_dir: Path, gates: Path | None, iterations: int, seed: int, allow: Collection[str]
+    part: AnalysisPart, output_dir: Path, gates: Path | None, iterations: int, seed: int, allow: Collection[str]
 ) -> None:
     from unimoe.analysis import report
     from unimoe.analysis.analysis import Analysis

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pydantic_core import to_jsonable_python
 
 from unimoe.analysis.analysis import SystemComparison, as_row, in_order
-from unimoe.analysis.arms import Pair
+from unimoe.analysis.arms import ArmPair
 from unimoe.analysis.comparisons import systems_of, unknown_arm
 from unimoe.analysis.drilldown import LIMIT, TOP, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
@@ -138,7 +138,7 @@ def _judge_runs(options: Options) -> _Found:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
         metric, looks = scored.results.results[0].main_metric, options.looks
         try:
-            gate = gate_of(Pair(TASK, specialist, joint), datasets=datasets, metric=metric, looks=looks or None)
+            gate = gate_of(ArmPair(TASK, specialist, joint), datasets=datasets, metric=metric, looks=looks or None)
         except UsageError as error:
             raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {error}") from None
         registration = Registration({"interference": gate})

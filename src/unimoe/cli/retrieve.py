@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import MaxQueries, OutputDir, Override, chosen_device, given_options, placed, quiet_libraries
+from unimoe.cli.options import (
+    EngineSettings,
+    MaxQueries,
+    OutputDir,
+    Override,
+    chosen_device,
+    given_options,
+    opened_engine,
+    placed,
+    quiet_libraries,
+    with_engine,
+)
 from unimoe.core.errors import UsageError
 
 DEFAULT_RETRIEVAL = Path("retrieval/default")
@@ -63,9 +73,9 @@ def retrieve(
     from unimoe.config.files import load_config
     from unimoe.data.mteb_names import split_names
     from unimoe.evaluation.chosen import retrieval_systems
+    from unimoe.evaluation.datasets import chosen_datasets
     from unimoe.evaluation.evaluate import run_retrieval
-    from unimoe.evaluation.systems.retriever import fused_name, retriever_name
-    from unimoe.evaluation.tiers.datasets import chosen_datasets
+    from unimoe.evaluation.retriever import fused_name, retriever_name
     from unimoe.models.device import use_threads
     from unimoe.results import result_files
     from unimoe.retrieval.sizes import FULL

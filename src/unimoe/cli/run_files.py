@@ -28,7 +28,7 @@ from unimoe.core.trec import text_lines
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside, seed_name
 from unimoe.results.comparability import refuse_other_data
 from unimoe.results.folder import result_paths
-from unimoe.results.runs.sources import Judgments, RunSource, judged_by, judgments, refuse_draws
+from unimoe.results.runs.sources import JudgedDataset, RunSource, judged_by, judgments, refuse_draws
 
 PLACE = "{dataset}"  # what a pattern holds in place of a dataset's name
 WILDCARD = re.compile(r"[*?\[]")
@@ -140,7 +140,7 @@ def read_queries(path: Path) -> dict[str, str]:
 
 def select_datasets(
     qrels: Path | None, given: Sequence[str], level: int | None, queries: str | None = None, metrics: Sequence[str] = ()
-) -> list[Judgments]:
+) -> list[JudgedDataset]:
     """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``."""
     if qrels is None and not given:
         raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
@@ -168,7 +168,7 @@ def select_datasets(
 
 def select_runs(
     patterns: Mapping[str, Sequence[Pattern]],
-    datasets: Sequence[Judgments],
+    datasets: Sequence[JudgedDataset],
     *,
     in_order: bool = False,
     untrained: Collection[str] = (),
@@ -187,7 +187,7 @@ def select_runs(
     # A run file is read once for this, and not at all where there is one dataset.
     served = cache(lambda path: {judged.dataset for judged in judged_by(path, datasets)})
 
-    def serves(path: Path, judged: Judgments) -> bool:
+    def serves(path: Path, judged: JudgedDataset) -> bool:
         return len(datasets) == 1 or judged.dataset in served(path)
 
     here = [_files_on(judged, patterns, serves) for judged in datasets]
@@ -217,7 +217,7 @@ def _place(path: Path | str) -> str:
 
 
 def _files_on(
-    judged: Judgments, patterns: Mapping[str, Sequence[Pattern]], serves: Callable[[Path, Judgments], bool]
+    judged: JudgedDataset, patterns: Mapping[str, Sequence[Pattern]], serves: Callable[[Path, JudgedDataset], bool]
 ) -> dict[str, list[tuple[Path, Named]]]:
     """Return the files of each system on a dataset; one that is named belongs to no pattern besides."""
     holders: dict[str, tuple[str, Pattern]] = {}

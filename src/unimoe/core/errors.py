@@ -141,6 +141,11 @@ def path_of(given: object, what: str) -> Path:
     raise UsageError(f"{what} is a {type(given).__name__}; give its path as text")
 
 
+def with_article(name: str) -> str:
+    """Return a name with ``a`` or ``an`` before it."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` with the closest known word, or an empty string."""
     match = get_close_matches(str(word), list(known), n=1)

@@ -21,8 +21,7 @@ from unimoe.core.io import atomic_dir, write_json
 from unimoe.core.limits import checked_number, checked_text, id_problem, name_problem, read_grade, shortened
 from unimoe.core.text import is_number
 from unimoe.core.trec import Qrels
-from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
+from unimoe.data.collection import COLLECTION_FILE, Collection, Document, FolderDescription, assemble, described
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.data.wrapped_tables import of_stream, part_table, rows_of, unwrapped, with_names
 from unimoe.formats.qrels import FIELDS as JUDGMENT
@@ -30,8 +29,8 @@ from unimoe.formats.qrels import LAYOUT, load_qrels
 from unimoe.formats.tables import (
     DOCUMENT,
     QUERY,
+    InputTable,
     Nested,
-    Table,
     opened,
     pick,
     plain_name,
@@ -127,7 +126,7 @@ def read_parts(
     columns: Mapping[str, str] | None = None,
 ) -> Imported:
     """Read documents, queries and the judgments of each split from tables; errors are those of ``from_tables``."""
-    reader = _Reader(columns or {})
+    reader = _CollectionReader(columns or {})
     found = reader.found
     for row in chain.from_iterable(reader.rows(table, "corpus") for table in corpus):
         reader.keep("document", row.identifier("id"), Document(row.text("title", ""), row.text("text")), row)
@@ -151,7 +150,7 @@ def read_pairs(table: object, split: str, columns: Mapping[str, str] | None = No
     Ids are those of its columns ``query_id`` and ``document_id``. Where there are none, equal texts are one query or
     document, and their ids are numbers in the order of the rows.
     """
-    reader, numbers = _Reader(columns or {}), dict[object, str]()
+    reader, numbers = _CollectionReader(columns or {}), dict[object, str]()
     judged = reader.found.qrels.setdefault(split, {})
     for row in reader.rows(table, "table"):
         keys = []
@@ -281,7 +280,7 @@ class _Row(NamedTuple):
             raise self.refusal(f"query {query!r} and document {document!r} have another grade in a row above; keep one")
 
 
-class _Reader:
+class _CollectionReader:
     """Reads the tables of one collection."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
@@ -344,7 +343,7 @@ class _Reader:
             return
         if not own and {"rank", "score"} <= set(map(plain_name, source.names)):
             raise DataError(f"{source.name}: looks like a run, with ranks and scores; give judgments")
-        table = source if isinstance(source, Table) else rows_of(source)
+        table = source if isinstance(source, InputTable) else rows_of(source)
         for row in self.rows(table, "qrels"):
             query, document = row.identifier("query"), row.identifier("document")
             if query not in self.found.queries:
@@ -373,7 +372,7 @@ def _unknown(query: str) -> str:
     return f"query {query!r} is not among the queries; add its text, or remove its judgments"
 
 
-def _refuse_unread_grade(table: Table, part: str, first: Sequence[Any], places: Mapping[str, int]) -> None:
+def _refuse_unread_grade(table: InputTable, part: str, first: Sequence[Any], places: Mapping[str, int]) -> None:
     """Refuse a table without grades where a column could hold them, by its name or as a number or truth value."""
     for place, (name, cell) in enumerate(zip(table.names, first, strict=True)):
         plain, text = plain_name(name), str(cell).lower()

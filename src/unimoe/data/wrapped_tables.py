@@ -12,12 +12,12 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.limits import shortened
 from unimoe.core.text import Batch
 from unimoe.data.collection import Document
-from unimoe.formats.tables import Columns, Table, read_table, records_table
+from unimoe.formats.tables import Columns, InputTable, read_table, records_table
 
 
-def part_table(content: object, part: str) -> Table:
+def part_table(content: object, part: str) -> InputTable:
     """Return a table from a file or an object, or from a mapping by id."""
-    if isinstance(content, Table):
+    if isinstance(content, InputTable):
         return content
     if isinstance(content, Mapping) and type(content).__module__.partition(".")[0] != "datasets":
         texts = {key: one._asdict() if isinstance(one, Document) else one for key, one in content.items()}
@@ -25,7 +25,7 @@ def part_table(content: object, part: str) -> Table:
     return read_table(of_stream(content), f"the {part}")
 
 
-def rows_of(source: Columns) -> Table:
+def rows_of(source: Columns) -> InputTable:
     """Return the rows of columns, which may come from a pipe and can be taken once."""
     batch, start = Batch((), str, 0), 0
 
@@ -35,21 +35,21 @@ def rows_of(source: Columns) -> Table:
             yield from zip(*batch.columns, strict=True)
             start += len(batch.columns[0])
 
-    return Table(source.name, tuple(source.names), rows(), lambda number: batch.place(number - start))
+    return InputTable(source.name, tuple(source.names), rows(), lambda number: batch.place(number - start))
 
 
-def with_names(table: Table, own: Iterable[str]) -> Table:
+def with_names(table: InputTable, own: Iterable[str]) -> InputTable:
     """Return a table whose columns have names: where no header was seen, those that were given, else numbers from 1."""
     if table.names:
         return table
     first, own = next(table.rows, ()), set(own)
     if own & set(first) and not any(map(str.isdecimal, own)):  # a header of names that nobody knows
-        return Table(table.name, tuple(map(str, first)), table.rows, lambda number: table.where(number + 1))
+        return InputTable(table.name, tuple(map(str, first)), table.rows, lambda number: table.where(number + 1))
     names = tuple(str(place) for place, _ in enumerate(first, start=1)) if own else ()
-    return Table(table.name, names, chain([first] if first else [], table.rows), table.where)
+    return InputTable(table.name, names, chain([first] if first else [], table.rows), table.where)
 
 
-def unwrapped(table: Table) -> Table:
+def unwrapped(table: InputTable) -> InputTable:
     """Return a table with the fields of each document where it holds hits of Elasticsearch, or a bulk file."""
     if not {"_source", "hits", "index", "create"} & set(table.names):
         return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,30 +15,30 @@ from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import find_tasks, pairs_above
-from unimoe.evaluation.embedding_eval import RERANKING_TYPES
+from unimoe.evaluation.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.systems.named import (
-    ADDRESSES,
-    OPTION,
-    Naming,
-    default_experiment,
-    is_checkpoint,
-    named_system,
-    without_arms,
-)
-from unimoe.evaluation.systems.retriever import checkpoint_retriever, encoder_retriever, fused_system, served_settings
-from unimoe.evaluation.systems.system import (
+from unimoe.evaluation.retriever import checkpoint_retriever, encoder_retriever, fused_system, served_settings
+from unimoe.evaluation.system import (
     System,
     arm_name,
     checkpoint_loader,
     first_stage_system,
+    named_system,
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
+from unimoe.evaluation.tasks.mteb import RERANKING_TYPES
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
+from unimoe.models.named import (
+    ADDRESSES,
+    OPTION,
+    ModelSettings,
+    default_experiment,
+    is_checkpoint,
+    without_arms,
+)
 from unimoe.results import Task
 from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.sizes import sizes_of
@@ -69,7 +69,9 @@ def chosen_systems(
         experiment = config or default_experiment(model, tuple(overrides))
         if model.partition(":")[0] in ADDRESSES:
             engine.refuse_server()
-        system = named_system(model, Naming(experiment, device, engine.dtype(device, experiment.model.dtype), name))
+        system = named_system(
+            model, ModelSettings(experiment, device, engine.dtype(device, experiment.model.dtype)), name
+        )
         # One folder holds one base model.
         return [replace(system, output_dir=output_dir or Path("outputs", "models", system.name))]
     folders = checkpoints if model is None else (Path(model),)
@@ -145,7 +147,8 @@ def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torc
     for arm, name in experiment.evaluation.systems.items():
         served = name.partition(":")[0] in ADDRESSES  # and reads the base's token ids
         try:
-            systems.append(named_system(name, Naming(experiment if served else other, device, dtype, arm)))
+            settings = ModelSettings(experiment if served else other, device, dtype)
+            systems.append(named_system(name, settings, arm))
         except UnimoeError as error:
             kind = UsageError if isinstance(error, UsageError) else DataError
             raise kind(f"evaluation.systems.{arm}: {str(error).removeprefix(OPTION).lstrip()}") from None
@@ -156,16 +159,17 @@ def planned_extra_systems(systems: Sequence[System], data: LoadedDataset) -> Ite
     """Yield a line for each system: what it is evaluated on, and the requests and price of one behind a server."""
     texts = [document.full_text for document in data.read.corpus.values()] + list(data.read.queries.values())
     for system in systems:
-        work = []
-        if "reranking" in system.tasks:
+        model, work = system.model, []
+        assert model is not None  # noqa: S101 - for the type checker
+        asked = None
+        if model.rerank:
             work.append(f"{sum(map(len, data.to_read[1].values())):,} pairs to rerank")
-        if "embedding" in system.tasks:
+            asked = model.reranker().asked(*data.to_read) if model.dtype is None else None  # without weights to load
+        if model.embed:
             work.append(f"{len(texts):,} texts to embed")
-        model: Any = system.model() if system.dtype is None else None  # without weights to load
-        if hasattr(model, "estimate"):
-            asked = (texts,) if "embedding" in system.tasks else data.to_read
-            work.append(str(model.estimate(*asked)))
-        yield f"beside the arms: {system.name} ({system.base_identity}), {', '.join(work)}"
+            asked = model.embedder().asked(len(texts), sum(map(len, texts))) if model.dtype is None else asked
+        work += [str(asked)] if asked else []
+        yield f"beside the arms: {system.name} ({model.identity}), {', '.join(work)}"
 
 
 def retrieval_systems(
@@ -182,7 +186,8 @@ def retrieval_systems(
     else:
         retriever = checkpoint_retriever(experiment, checkpoint, name, device)
     fused = [fused_system(retriever)] if experiment.retrieval.fuse_depth is not None else []
-    width = None if checkpoint else getattr(retriever.model(), "dimension", None)  # else known with the first vector
+    model = retriever.model
+    width = model.embedder().dimension if model and model.embed and not checkpoint else None  # else by the first vector
     wanted = {arm_name(f"{retriever.name}-{size.name}"): size for size in sizes_of(experiment.retrieval, width)}
     sizes = [replace(retriever, name=name, size=size) for name, size in wanted.items()]
     return [first_stage_system(experiment), retriever, *fused, *sizes]
@@ -214,7 +219,7 @@ class ChosenData:
         limit = system.experiment.evaluation.mteb.max_pairs
         reranks = mteb_task.metadata.type in RERANKING_TYPES and pairs_above(mteb_task, limit) is None
         does = {"embedding"} | ({"reranking"} if reranks else set())
-        return [task for task in own if task in does and system.load is not None]
+        return [task for task in own if task in does and system.model is not None]
 
     def _wants(self, task: Task) -> bool:
         return self.task in (None, task) or (task, self.task) == ("retrieval", "embedding")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 
 from unimoe.config import Experiment
-from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
+from unimoe.evaluation.datasets import Dataset, LoadedDataset
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.reranking_eval import rerank_dataset
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
+from unimoe.evaluation.tasks.embed import evaluate_embedding_collection
+from unimoe.evaluation.tasks.rerank import rerank_dataset
+from unimoe.models.pair_model import PairModelReranker
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import engine_of
 

@@ -13,11 +13,12 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from threading import Semaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -26,26 +27,26 @@ from numpy.typing import NDArray
 from unimoe.cluster.cluster import Cluster, ClusterWorkers
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import Compute, Part, Recipe
-from unimoe.config import DenseExperiment, Experiment, MTEBConfig
+from unimoe.config import Batches, DenseExperiment, Experiment, MTEBConfig
 from unimoe.config.base import Dtype
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import atomic_dir, cache_dir, read_bytes
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks, random_state_kept
-from unimoe.evaluation.embedding_eval import evaluate_task, load_from_hub, mteb_data_hash
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
+from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.reranking.rerankers import RemoteModel, device_of, reranker_of, returns_logits, used_budget
-from unimoe.evaluation.reranking.shards import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
+from unimoe.evaluation.retriever import encoder_retriever
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.systems.named import Naming, named_system
-from unimoe.evaluation.systems.retriever import encoder_retriever
-from unimoe.evaluation.systems.system import System, checkpoint_loader
+from unimoe.evaluation.system import System, checkpoint_loader
 from unimoe.metrics import Scores
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
-from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.embedder import Advance, Embedder, Spread, Vectors
 from unimoe.models.loader import ModelLoader
+from unimoe.models.model import Model
+from unimoe.models.named import ModelSettings, loaders_model, named_model
+from unimoe.models.reranker import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.results import safe_name
 
 if TYPE_CHECKING:
@@ -65,17 +66,48 @@ class Engine:
         self.cluster, self.remote = cluster, cluster is not None
         self._run = uuid.uuid4().hex  # which names what no later run may find
 
-    def model(self, system: System, what: str, identity: str | None) -> Any:
+    def model(self, system: System, what: str, identity: str | None) -> Model:
         """Return the model of a system for some work, on a cluster a stand-in for it, whose units ``what`` names.
 
         ``identity`` is the hash of all that units depend on besides what they say themselves and the device; None where
         nothing tells the model from every other, so that no later run may find them.
         """
+        own = system.model
+        assert own is not None  # noqa: S101 - for the type checker
         if self.cluster is None or system.recipe is None:  # a server is asked, and a matcher searches, from here
-            return system.model()
+            return own
         recipe = _with_files(system.recipe, self.cluster.store)
         workers = ClusterWorkers(self.cluster, what, f"units/{safe_name(what)}", recipe, identity or self._run)
-        return ClusterModel(workers, workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)}))
+        facts = workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)})
+        embed = own.embed and partial(ClusterEmbedder, workers, facts)
+
+        def rerank(instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
+            return ClusterReranker(workers, facts, {"instruction": instruction, **batches})
+
+        return replace(own, embed=embed, rerank=own.rerank and rerank)
+
+    def reads(self, task: AbsTask) -> bool:
+        """Return whether this process reads the data of a task of MTEB, and no worker does the task whole."""
+        return not self.remote or ranks_documents(task)
+
+    def mteb_by_worker(
+        self, embedder: Embedder, task: AbsTask, prompts: MTEBConfig, data: str, adapted: dict[str, Any]
+    ) -> Outcome:
+        """Let a worker do a task of MTEB that ranks no documents.
+
+        ``data`` is the hash of its data, ``adapted`` are arguments of the adapter.
+        """
+        assert isinstance(embedder, ClusterEmbedder)  # noqa: S101 - as ``model`` returns it
+        part = {
+            "name": task.metadata.name,
+            "splits": list(task.eval_splits),
+            "subsets": sorted(task.hf_subsets),
+            "data": data,
+            "prompts": prompts.model_dump(mode="json"),
+            "adapted": adapted,
+        }
+        (found,) = embedder.workers.compute("mteb", [part])
+        return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **found)
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
         """Keep on the board in a cluster's store, for ``unimoe status``, that work on so many items runs."""
@@ -122,57 +154,65 @@ class Engine:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-class ClusterModel(RemoteModel):
-    """A model that workers hold; the driver sees the ``facts`` that describe it, and lets them encode and score."""
+class ClusterEmbedder(Embedder):
+    """A model that workers hold and embed with; the driver sees the ``facts`` that describe it."""
 
-    device = torch.device("cpu")  # of what the driver does with vectors
+    device, dtype = torch.device("cpu"), torch.float32  # of what the driver does with vectors
 
     def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any]) -> None:
-        self.workers, self.place = workers, facts["place"]
-        self.budget, self.logits = facts["token_budget"], facts["logits"]
-        self.cut_by: Cut = facts["cut_by"]
-        for name in ("base_identity", "prompt_name"):
-            if name in facts:
-                setattr(self, name, facts[name])
-        if "dtype" in facts:
-            self.dtype = getattr(torch, facts["dtype"])
+        self.workers, self._place, self._budget = workers, facts["place"], facts["token_budget"]
+        self.base_identity, self.prompt_name = facts["base_identity"], facts["prompt_name"]
+        self.dtype = getattr(torch, facts["dtype"])
+
+    @property
+    def place(self) -> str:
+        """Where the workers compute."""
+        return str(self._place)
+
+    def budget(self, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
+        """Return the tokens of a worker's forward pass."""
+        budget: int | None = self._budget
+        return budget
 
     def encode(self, texts: Sequence[str], *, advance: Advance | None = None, **options: Any) -> Vectors:
         """Embed texts; see ``Embedder``. Workers report no batches."""
         vectors: Vectors = self.workers.ask("encode", {"texts": list(texts), "options": options})
         return vectors
 
-    def spread(self, units: Iterable[Sequence[str]], options: Mapping[str, Any]) -> Iterator[Vectors]:
-        """Embed units of texts by all workers; see ``RemoteModel``."""
-        return self.workers.compute("encode", ({"texts": list(unit), "options": options} for unit in units))
-
-    def reranker(self, **options: Any) -> Reranker:
-        """Return what scores pairs by the workers; see ``RemoteModel``."""
-        return _ClusterReranker(self, options)
+    def spread(self, **options: Any) -> Spread:
+        """Return what lets all workers embed units of texts; see ``Embedder``."""
+        return lambda _, units: self.workers.compute(
+            "encode", ({"texts": list(unit), "options": options} for unit in units)
+        )
 
 
-class _ClusterReranker(Reranker):
-    def __init__(self, model: ClusterModel, options: Mapping[str, Any]) -> None:
-        self._model, self.options = model, options
+class ClusterReranker(Reranker):
+    """A model that workers hold and score pairs with; ``options`` are those of ``Model.reranker`` there."""
+
+    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        self._workers, self.options, self.place, self.logits = workers, options, facts["place"], facts["logits"]
+        self._budget, self._cut_by = facts["token_budget"], facts["cut_by"]
 
     @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass."""
-        return self._model.budget
+        budget: int | None = self._budget
+        return budget
 
     @property
     def cut_by(self) -> Cut:
         """How the model's reranker cuts pairs."""
-        return self._model.cut_by
+        cut: Cut = self._cut_by
+        return cut
 
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries that leave no room for a document."""
-        found: list[str] = self._model.workers.ask("truncated", {"queries": dict(queries), "options": self.options})
+        found: list[str] = self._workers.ask("truncated", {"queries": dict(queries), "options": self.options})
         return found
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score pairs of texts as one shard."""
-        (reply,) = self._model.workers.compute("rerank", [self._part(prepared)])
+        (reply,) = self._workers.compute("rerank", [self._part(prepared)])
         scores: list[float] = reply.tolist()[:-2]
         return scores
 
@@ -188,7 +228,7 @@ class _ClusterReranker(Reranker):
 
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]
-        replies = self._model.workers.compute("rerank", parts())
+        replies = self._workers.compute("rerank", parts())
         for shard in shards:
             with named_pairs(collection, shard):
                 *found, seconds, budget = next(replies).tolist()
@@ -197,7 +237,7 @@ class _ClusterReranker(Reranker):
             scores += found
             times.append(seconds)
             budgets.append(int(budget))
-        seconds, budget = math.fsum(times) / self._model.workers.size, min(filter(None, budgets), default=None)
+        seconds, budget = math.fsum(times) / self._workers.size, min(filter(None, budgets), default=None)
         return ShardScores(scores=scores, seconds=seconds, token_budget=budget)
 
     def _part(self, pairs: Sequence[tuple[str, str]]) -> Part:
@@ -235,45 +275,52 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
     """Return the jobs of the model of a recipe, which is loaded on a device of this machine when it is needed."""
 
     @cache
-    def model() -> Any:
+    def model() -> Model:
         kind = recipe["kind"]
         if kind == "encoder":
-            return encoder_retriever(DenseExperiment.model_validate(recipe["experiment"]), "encoder", device).model()
+            system = encoder_retriever(DenseExperiment.model_validate(recipe["experiment"]), "encoder", device)
+            assert system.model is not None  # noqa: S101 - for the type checker
+            return system.model
         experiment = Experiment.model_validate(recipe["experiment"])
         if kind == "checkpoint":
             folder = _fetched(recipe, store)
-            return checkpoint_loader(experiment, read_checkpoint(folder), device).trained(folder)
+            return loaders_model(checkpoint_loader(experiment, read_checkpoint(folder), device), folder)
         dtype: torch.dtype = getattr(torch, recipe["dtype"])
         if kind == "zero-shot":
-            return ModelLoader(experiment, device, dtype).zero_shot()
-        return named_system(recipe["name"], Naming(experiment, device, dtype, recipe["arm"])).model()
+            return loaders_model(ModelLoader(experiment, device, dtype))
+        return named_model(recipe["name"], ModelSettings(experiment, device, dtype))[0]
 
     def encode(part: Part) -> Vectors:
-        vectors: Vectors = model().encode(part["texts"], **part["options"])
-        return vectors
+        return model().embedder().encode(part["texts"], **part["options"])
 
     def rerank(part: Part) -> NDArray[np.float64]:
         """Return the scores of pairs, which are numbers of texts; then seconds and token budget."""
-        reranker, texts = reranker_of(model(), **part["options"]), part["texts"]
+        reranker, texts = model().reranker(**part["options"]), part["texts"]
         prepared = reranker.prepare([(texts[query], texts[document]) for query, document in part["pairs"]])
         found = reranker.shard_scores(prepared)
         return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
 
     def truncated(part: Part) -> list[str]:
-        return reranker_of(model(), **part["options"]).truncated_queries(part["queries"])
+        return model().reranker(**part["options"]).truncated_queries(part["queries"])
 
     def facts(part: Part) -> dict[str, Any]:
         """Return what a driver that does not hold the model must know of it."""
-        own = model()
-        described = {name: str(getattr(own, name)) for name in ("base_identity", "prompt_name") if hasattr(own, name)}
-        if hasattr(own, "dtype"):
-            described["dtype"] = str(own.dtype).removeprefix("torch.")
-        place, budget = describe_device(device_of(own)), used_budget(own, **part["options"])
-        cut = getattr(reranker_of(own), "cut_by", None)  # what only embeds is never cut
-        return {**described, "place": place, "token_budget": budget, "logits": returns_logits(own), "cut_by": cut}
+        own, known = model(), dict[str, Any]()
+        if own.embed:
+            embedder = own.embedder()
+            known = {"base_identity": str(embedder.base_identity), "prompt_name": str(embedder.prompt_name)}
+            known |= {"dtype": str(embedder.dtype).removeprefix("torch."), "place": describe_device(embedder.place)}
+            known["token_budget"] = embedder.budget(**part["options"])
+        if own.rerank:
+            reranker = own.reranker(**part["options"])
+            known |= {"place": describe_device(reranker.place), "token_budget": reranker.token_budget}
+            known |= {"logits": reranker.logits, "cut_by": reranker.cut_by}
+        return known
 
     def mteb(part: Part) -> dict[str, Any]:
         """Do a task of MTEB that ranks no documents."""
+        from unimoe.evaluation.tasks.mteb import evaluate_task, load_from_hub, mteb_data_hash
+
         (task,) = find_tasks([part["name"]])
         task.hf_subsets = part["subsets"]
         if list(task.eval_splits) != part["splits"]:
@@ -284,22 +331,8 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
             )
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
-        outcome = evaluate_task(MTEBEncoderWrapper(model(), prompts=prompts, **part["adapted"]), task)
+        outcome = evaluate_task(MTEBEncoderWrapper(model().embedder(), prompts=prompts, **part["adapted"]), task)
         found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _FOUND}))
         return found
 
     return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}
-
-
-def mteb_by_worker(model: ClusterModel, task: AbsTask, prompts: MTEBConfig, adapted: dict[str, Any]) -> Outcome:
-    """Let a worker do a task of MTEB that ranks no documents; ``adapted`` are arguments of the adapter."""
-    part = {
-        "name": task.metadata.name,
-        "splits": list(task.eval_splits),
-        "subsets": sorted(task.hf_subsets),
-        "data": mteb_data_hash(task),
-        "prompts": prompts.model_dump(mode="json"),
-        "adapted": adapted,
-    }
-    (found,) = model.workers.compute("mteb", [part])
-    return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **found)

@@ -11,29 +11,100 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from unimoe.core.console import Steps, stdout
+from unimoe.checks import lines
+from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.grouping import gathered
 from unimoe.data.catalog import load_collection
 from unimoe.data.published import CQADUPSTACK
 from unimoe.evaluation.chosen import ChosenData
-from unimoe.evaluation.embedding_eval import load_from_hub, mean_by_type, task_at_hand
+from unimoe.evaluation.datasets import Dataset, Failures, LoadedDataset, load_reporting, report_checks
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.retrieval_eval import TASK, Searches, dense_collection
-from unimoe.evaluation.runner import Evaluator, describe, evaluations
-from unimoe.evaluation.spec import Evaluation
-from unimoe.evaluation.store import refuse_other_experiments
-from unimoe.evaluation.systems.system import System, first_stage_system
-from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, load_reporting, report_checks
+from unimoe.evaluation.spec import Evaluation, Outcome, Work
+from unimoe.evaluation.store import ResultStore, refuse_other_experiments
+from unimoe.evaluation.system import BM25, System, first_stage_system
+from unimoe.evaluation.tasks import embed, mteb, rerank, search
+from unimoe.evaluation.tasks.search import Searches, dense_collection
 from unimoe.metrics.scoring import dataset_group, suite_averages
+from unimoe.models.embedder import Advance
 from unimoe.results import EvalResult, Task, result_path
 
 if TYPE_CHECKING:
     from mteb import AbsTask
 
 Result = tuple[System, EvalResult]
+Loaded = LoadedDataset | Searches
 
 _MTEB_AT_ONCE = 8
 """Tasks of MTEB under way together on a cluster: the driver holds the data of those that rank documents."""
+
+
+class Evaluator:
+    """Runs evaluations whose results are missing; ``given`` are command-line overrides, which results record."""
+
+    def __init__(self, given: Sequence[str] = (), engine: Engine | None = None) -> None:
+        self._given, self.engine = given, engine or Engine()
+
+    def store(self, evaluation: Evaluation) -> ResultStore:
+        """Return the store of an evaluation's result."""
+        return ResultStore(evaluation.system.results_dir, self._given)
+
+    def take(self, evaluation: Evaluation, steps: Steps, metric: str | None = None) -> EvalResult:
+        """Run one evaluation as a step of several; a result of its very spec that exists is kept.
+
+        The step shows ``metric``, by default the main one.
+        """
+        store, title = self.store(evaluation), evaluation.about.title
+        if store.is_done(evaluation):
+            steps.skip(title)
+            store.clear_unfinished(evaluation)  # of a run that was killed right after the result
+            return store.read(evaluation)
+        with store.alone(evaluation), steps.step(title, evaluation.size) as step:
+            with self.engine.noted(title, evaluation.size):
+                store.refuse_taken(evaluation)
+                outcome = self._outcome(evaluation, step.advance)
+                result = store.write(evaluation, outcome)
+            shown = metric or result.main_metric
+            step.outcome = f"{shown} {result.aggregate[shown]:.4f}"
+        for note in (*outcome.notes, *lines(outcome.scores.checks, "caveat")):
+            stderr.print(note, style="dim", soft_wrap=True)
+        return result
+
+    def evaluated(self, evaluation: Evaluation, advance: Advance) -> EvalResult:
+        """Return the result of an evaluation, which runs unless it exists."""
+        return self.store(evaluation).evaluated(evaluation, lambda: self._outcome(evaluation, advance))
+
+    def _outcome(self, evaluation: Evaluation, advance: Advance) -> Outcome:
+        system, reusable = evaluation.system, evaluation.reusable
+        if evaluation.run is None:
+            raise ValueError(f"{evaluation.about.title}: its outcome comes from elsewhere")
+        identity = evaluation.fingerprint if reusable else None
+        model = system.model and self.engine.model(system, evaluation.about.title, identity)
+        # What a killed evaluation finds again; shards that workers score are in the cluster's store.
+        keeps = reusable and not (evaluation.about.task == "reranking" and self.engine.remote)
+        folder = self.store(evaluation).unfinished(evaluation) if keeps else None
+        before = dict(system.model.usage) if system.model else {}
+        outcome = evaluation.run(evaluation, Work(model, self.engine, folder, advance))
+        if outcome.usage or system.model is None:  # a reranked collection's has what stored shards were paid too
+            return outcome
+        return replace(outcome, usage={name: n - before.get(name, 0.0) for name, n in system.model.usage.items()})
+
+
+def evaluations(system: System, data: Loaded, tasks: Sequence[Task] | None = None) -> Iterator[Evaluation]:
+    """Yield the evaluations of a system on a dataset: of every task, or of those that are wanted.
+
+    A first stage that gives no order has none.
+    """
+    if isinstance(data, Searches):
+        yield search.describe(system, data)
+    elif system.model is not None or data.first_stage.ordered:
+        stage = data.dataset.settings.first_stage
+        alone = BM25 if stage == "bm25s" else stage
+        on_stage = replace(system, name=f"{system.name}@{stage}" if system.model else alone)
+        for task in system.tasks if tasks is None else tasks:
+            if task == "embedding":  # which needs no candidates
+                yield embed.describe(system, task, data)
+            else:
+                yield rerank.describe(on_stage if data.dataset.named else system, task, data)
 
 
 class Driver:
@@ -47,13 +118,13 @@ class Driver:
         self.failures, self._systems, self._data, self._engine = Failures(), systems, data, engine
         self.evaluator = Evaluator(given, engine)
         for system in systems:
-            if system.load is not None:
+            if system.model is not None:
                 data.report_left_out(system)
         parts = sum(len(data.tasks(system)) for system in systems) * len(data.datasets)
         parts += sum(len(data.tasks(system, task)) for system in systems for task in data.mteb)
         self._steps = Steps(parts, bars=not engine.remote)
 
-    def on_collections(self, load: Callable[[Dataset], LoadedDataset | Searches], at_once: int) -> list[Result]:
+    def on_collections(self, load: Callable[[Dataset], Loaded], at_once: int) -> list[Result]:
         """Evaluate on every collection, and print a line for each result.
 
         ``load`` returns a dataset's data, for which the evaluations are made. Where the engine has workers elsewhere,
@@ -99,15 +170,15 @@ class Driver:
 
     def _ready(self, mteb_task: AbsTask) -> list[tuple[System, Evaluation]]:
         """Return the evaluations on a task of MTEB, and load its data if one of them has to be run."""
-        ready = task_at_hand(mteb_task) or mteb_task
+        ready = mteb.task_at_hand(mteb_task) or mteb_task
         parts = [
-            (system, describe(system, task, ready))
+            (system, mteb.describe(system, task, ready))
             for system in self._systems
             for task in self._data.tasks(system, mteb_task)
         ]
         missing = not all(self.evaluator.store(evaluation).is_done(evaluation) for _, evaluation in parts)
-        if missing and self.evaluator.needs_data(mteb_task):
-            load_from_hub(ready)
+        if missing and self._engine.reads(mteb_task):
+            mteb.load_from_hub(ready)
         return parts
 
     def _taken(self, system: System, evaluation: Evaluation) -> Result:
@@ -131,7 +202,7 @@ def run_evaluation(
     driver = Driver([*first_stages, *systems], data, engine, given)
     at_once = 2 * (len(first_stages) + len(systems))
     everything = driver.on_collections(lambda dataset: load_reporting(dataset, device), at_once)
-    found = [(system, result) for system, result in everything if system.load is not None]
+    found = [(system, result) for system, result in everything if system.model is not None]
     _print_by_arm(found, print_averages)
     found += driver.on_mteb()
     driver.failures.refuse(done=bool(found or data.mteb))
@@ -155,7 +226,7 @@ def run_retrieval(
         report_checks(dataset, collection, collection.checks)
         data = dense_collection(dataset, collection, retriever.dense.retrieval)
         for system in systems:  # all of them before the first is searched
-            evaluation = describe(system, TASK, data)
+            evaluation = search.describe(system, data)
             driver.evaluator.store(evaluation).refuse_taken(evaluation)
         return data
 
@@ -168,7 +239,7 @@ def _print_result(result: EvalResult, system: System) -> None:
     """Print a line about a result: the metrics of its kind, the first stage's and what reranking adds, file."""
     metric, beside = result.main_metric, ""
     shown = [metric, *(name for name in result.aggregate if name.startswith("recall_of_retrieved@"))]
-    if result.first_stage and metric in result.first_stage.delta and system.load:
+    if result.first_stage and metric in result.first_stage.delta and system.model:
         before, delta = result.first_stage.aggregate[metric], result.first_stage.delta[metric]
         beside = f" (first stage {before:.4f}, {delta:+.4f})"
     scores = ", ".join(f"{name} {result.aggregate[name]:.4f}" for name in shown)
@@ -227,7 +298,7 @@ def print_mteb_means(results: Sequence[EvalResult]) -> None:
         ]
         if len(scores) < 2:
             continue
-        means, kinds = mean_by_type(scores), [kind for kind, _ in scores]
+        means, kinds = mteb.mean_by_type(scores), [kind for kind, _ in scores]
         stdout.print(
             f"{task} in MTEB: Mean (Task) {math.fsum(score for _, score in scores) / len(scores):.4f} of "
             f"{len(scores)} tasks, Mean (TaskType) {math.fsum(means.values()) / len(means):.4f}: "

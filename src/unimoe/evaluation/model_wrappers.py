@@ -21,12 +21,12 @@ from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.reranking.rerankers import RemoteModel, reranker_of
-from unimoe.evaluation.reranking.shards import Reranker
-from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
-from unimoe.models.pair_model import PairModel
+from unimoe.models.embedder import Advance, Embedder, Encode, Spread, TextKind, Vectors
+from unimoe.models.model import Model, as_embedder, as_reranker
+from unimoe.models.pair_model import PairModel, TokenReranker
+from unimoe.models.reranker import Reranker
 from unimoe.models.tensor_files import tensors_hash
-from unimoe.retrieval.embeddings import UNIT_CHARACTERS, Encode, Spread, cut_units
+from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from mteb.types import Array, BatchedInput, EncodeKwargs, PromptType
     from torch.utils.data import DataLoader
 
-Model = TypeVar("Model", bound=Embedder | PairModel | Reranker)
+Adapted = TypeVar("Adapted", bound=Embedder | PairModel | Reranker | Model)
 
 _KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 
 
-class MTEBWrapper(Generic[Model]):
+class MTEBWrapper(Generic[Adapted]):
     """What both adapters are made of; ``done`` is the number of texts or pairs that were scored so far.
 
     Args:
@@ -58,7 +58,7 @@ class MTEBWrapper(Generic[Model]):
 
     def __init__(
         self,
-        model: Model,
+        model: Adapted,
         *,
         name: str = "model",
         identity: Mapping[str, str] | None = None,
@@ -70,10 +70,14 @@ class MTEBWrapper(Generic[Model]):
         self.prompts, self._advance = prompts or TaskPrompts(MTEBConfig(task_instruction=None)), advance
         self.batches: Batches = {"token_budget": None, "batch_size": None, **batches}  # both: fingerprints hash them
         # The revision hashes all that changes scores: the kind too, as both score a reranking task, and differently.
-        parts = (getattr(model, part, None) for part in ("base_identity", "prompt_name", "dtype"))
-        own = [part if part is None else str(part) for part in parts]  # a reranker's are in ``identity`` alone
+        own: list[str | None] = [None] * 3  # a reranker's are in ``identity`` alone
+        if isinstance(model, Embedder):
+            own = [model.base_identity, model.prompt_name, str(model.dtype)]
+        elif isinstance(model, Model):
+            own = [model.identity, model.prompt, model.dtype]
         if identity is None:  # other models than PyTorch's are known by their own identity alone
-            identity = {"weights": tensors_hash(model.state_dict()) if isinstance(model, nn.Module) else "as named"}
+            weights = model.model if isinstance(model, TokenReranker) else model
+            identity = {"weights": tensors_hash(weights.state_dict()) if isinstance(weights, nn.Module) else "as named"}
         revision = hash_json([self.kind, own, dict(identity), self.prompts.settings])
         self.mteb_model_meta = model_meta(f"unimoe/{name}", revision, self.kind)
 
@@ -94,6 +98,9 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
     kind, kept = "dense", False
     """``kept``: whether the vectors of a corpus stay in the user's cache, as those of an arm's checkpoint do not."""
 
+    def __init__(self, model: Embedder, **options: Any) -> None:
+        super().__init__(as_embedder(model) or model, **options)
+
     def encode(
         self,
         inputs: DataLoader[BatchedInput],
@@ -110,7 +117,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         options = self.options(task_metadata, role)
         encode = partial(self.model.encode, **options)
         with named_inputs(lambda index: f"{task_metadata.name}, {role or 'text'} {ids[index]}"):
-            return _encode_texts(encode, texts, spread_over(self.model, **options), self.advance)
+            return _encode_texts(encode, texts, self.model.spread(**options), self.advance)
 
     def options(self, task: TaskMetadata, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
@@ -129,7 +136,7 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
         return vectors.reshape(-1, vectors.shape[-1])
 
 
-class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
+class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker | Model]):
     """Scores query-document pairs for MTEB's reranking tasks, as by the margin between the logits of yes and no.
 
     The margin and not P(yes), which float32 rounds to 1 from a margin of 18 on: ties are broken by document id.
@@ -164,7 +171,8 @@ class MTEBCrossEncoderWrapper(MTEBWrapper[PairModel | Reranker]):
 
     def reranker(self, instruction: str | None) -> Reranker:
         """Return what scores pairs with an instruction in shards."""
-        return reranker_of(self.model, instruction=instruction, **self.batches)
+        make = self.model.reranker if isinstance(self.model, Model) else partial(as_reranker, self.model)
+        return make(instruction=instruction, **self.batches)
 
 
 def model_meta(
@@ -186,14 +194,6 @@ def model_meta(
     }
     empty = ModelMeta.create_empty(overwrites=facts)
     return empty.model_validate({**dict(empty), **known}) if known else empty
-
-
-def spread_over(model: Any, **options: Any) -> Spread:
-    """Return what embeds units of texts: the workers of a cluster that hold a model, or the function of this process.
-
-    ``options`` are the arguments of ``Embedder.encode`` there, which the function has too.
-    """
-    return (lambda _, units: model.spread(units, options)) if isinstance(model, RemoteModel) else map
 
 
 def _encode_texts(encode: Encode, texts: Sequence[str], spread: Spread, advance: Advance) -> Vectors:

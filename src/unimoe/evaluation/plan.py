@@ -21,15 +21,17 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Document
 from unimoe.data.mteb_names import TaskSize, task_size
 from unimoe.evaluation.chosen import ChosenData
+from unimoe.evaluation.datasets import Dataset, Failures, LoadedDataset, report_checks
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.reranking.rerankers import reranker_of, truncation_note
-from unimoe.evaluation.reranking.shards import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare
-from unimoe.evaluation.runner import card_of, result_dataset
-from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.tiers.datasets import Dataset, Failures, LoadedDataset, report_checks
+from unimoe.evaluation.system import System
+from unimoe.evaluation.tasks.embed import card_of, result_dataset
 from unimoe.models.batching import batches
-from unimoe.models.served.client import Estimate
-from unimoe.models.token_tree import tree_tokens
+from unimoe.models.embedder import Embedder
+from unimoe.models.model import Model
+from unimoe.models.pair_model import PairModelReranker
+from unimoe.models.reranker import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare, truncation_note
+from unimoe.models.served.client import RequestEstimate
+from unimoe.models.tree_attention import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 from unimoe.retrieval.embeddings import is_kept
@@ -81,7 +83,7 @@ class PlannedDataset(LoadedDataset):
 
 
 @dataclass(frozen=True)
-class Work:
+class PlannedWork:
     """What one task on one dataset takes: ``items`` are pairs or texts, ``disk`` is in bytes.
 
     ``tokens`` are by a sample, shared beginnings once, and None where the model takes texts. ``seconds`` are 0 where
@@ -93,54 +95,52 @@ class Work:
     queries: int
     items: int
     disk: int
-    asked: Estimate | None = None
+    asked: RequestEstimate | None = None
     tokens: int | None = None
     seconds: float = 0.0
 
 
-def _on_collection(system: System, model: Any, task: Task, data: LoadedDataset) -> Work:
-    collection, parts, asked = data.collection, list[Any](), None
-    served, queries = hasattr(model, "estimate"), len(data.collection.queries)
+def _on_collection(system: System, model: Model, task: Task, data: LoadedDataset) -> PlannedWork:
+    collection, parts, queries = data.collection, list[Any](), len(data.collection.queries)
     if task == "reranking":
         collection, candidates = data.to_read
         pairs = list(candidate_pairs(collection, candidates))
         items = len(pairs)
         # The run, and the shards until it is written.
         disk = 2 * sum(len(query) + len(document) + _LINE_BYTES for query, document in pairs)
-        if served:
-            asked = model.estimate(collection, candidates)
-        else:
-            groups = (pair_texts(collection, group) for group in _groups(data, reranker_of(model).cut_by))
+        reranker = model.reranker()
+        asked = reranker.asked(collection, candidates)
+        if asked is None:
+            groups = (pair_texts(collection, group) for group in _groups(data, reranker.cut_by))
             parts = [part for group in groups for part in batches(group, _PART)]
     else:
-        texts, read = [*data.pooled.queries.values()], data.read.corpus
-        if not _holds_vectors(system, model, data.pooled.name, read):
+        texts, read, embedder = [*data.pooled.queries.values()], data.read.corpus, model.embedder()
+        if not _holds_vectors(system, embedder, data.pooled.name, read):
             texts = [*(document.full_text for document in read.values()), *texts]
         items, disk = len(texts), len(data.pooled.queries) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES
-        if served:
-            asked = model.estimate(texts)
-        else:
+        asked = embedder.asked(len(texts), sum(map(len, texts)))
+        if asked is None:
             parts = [*batches(spread(texts, _TEXTS), _PART)]
     name = result_dataset(task, data.dataset)
-    return _timed(model, Work(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
+    return _timed(model, PlannedWork(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
 
 
-def _holds_vectors(system: System, model: Any, collection: str, read: Mapping[str, Document]) -> bool:
+def _holds_vectors(system: System, embedder: Embedder, collection: str, read: Mapping[str, Document]) -> bool:
     """Return whether an evaluation has kept the vectors of a collection's documents, or of their passages."""
-    if system.checkpoint or not system.reusable:
+    if system.checkpoint or not (system.model and system.model.reusable):
         return False
     prefix = TaskPrompts(system.experiment.evaluation.mteb).prefix(card_of(collection), "document")
-    return is_kept(model, read, prefix=prefix)
+    return is_kept(embedder, read, prefix=prefix)
 
 
-def _on_mteb_task(model: Any, task: Task, mteb_task: AbsTask, size: TaskSize) -> Work:
+def _on_mteb_task(model: Model, task: Task, mteb_task: AbsTask, size: TaskSize) -> PlannedWork:
     """Return what a task of MTEB takes, by its published size."""
     items = size.pairs if task == "reranking" else size.queries + size.documents
-    work = Work(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
+    work = PlannedWork(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
     characters = size.query_characters + size.document_characters
-    if hasattr(model, "estimate"):
-        embeds = task == "embedding"
-        return replace(work, asked=model.estimate_of(items, characters) if embeds else model.estimate_task(size))
+    asked = model.embedder().asked(items, characters) if task == "embedding" else model.reranker().asked_task(size)
+    if asked:
+        return replace(work, asked=asked)
     words = (mteb_task.metadata.description or mteb_task.metadata.name).split()
     if task == "embedding":
         return _timed(model, work, [*batches(_made_up(words, characters, items), _PART)])
@@ -151,18 +151,23 @@ def _on_mteb_task(model: Any, task: Task, mteb_task: AbsTask, size: TaskSize) ->
     return _timed(model, work, [*batches(pairs, _PART)])
 
 
-def _timed(model: Any, work: Work, parts: Sequence[Sequence[Any]]) -> Work:
+def _timed(model: Model, work: PlannedWork, parts: Sequence[Sequence[Any]]) -> PlannedWork:
     """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
     if not parts:
         return work
-    reranks = work.task == "reranking"
-    run = reranker_of(model).score if reranks else model.encode
-    ready = [reranker_of(model).prepare(part) for part in parts] if reranks else parts
-    if hasattr(model, "rerank_ids"):
-        whole = list(chain.from_iterable(ready))
-        tokens = tree_tokens(whole) if reranks else sum(map(len, model.text_ids(whole, "document")))
-        work = replace(work, tokens=round(tokens * work.items / len(whole)))
-    return replace(work, seconds=work.items * seconds_each(run, ready))
+    if work.task != "reranking":
+        embedder = model.embedder()
+        if isinstance(embedder, UnimodelForExp1):
+            whole = list(chain.from_iterable(parts))
+            tokens = sum(map(len, embedder.text_ids(whole, "document")))
+            work = replace(work, tokens=round(tokens * work.items / len(whole)))
+        return replace(work, seconds=work.items * seconds_each(embedder.encode, parts))
+    reranker = model.reranker()
+    ready = [reranker.prepare(part) for part in parts]
+    if isinstance(reranker, PairModelReranker):
+        ids: list[Any] = list(chain.from_iterable(ready))
+        work = replace(work, tokens=round(tree_tokens(ids) * work.items / len(ids)))
+    return replace(work, seconds=work.items * seconds_each(reranker.score, ready))
 
 
 def plan_evaluation(
@@ -198,11 +203,12 @@ def print_plan(
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
     and what the system does there.
     """
-    model, works, fusion, encoders = system.model(), list[Work](), list[Work](), dict[str, Any]()
+    model, works, fusion, encoders = system.model, list[PlannedWork](), list[PlannedWork](), dict[str, Any]()
+    assert model is not None  # noqa: S101 - for the type checker
     header = f"{'task':<10} {'dataset':<26} {'queries':>8} {'pairs/texts':>12} {'tokens':>14} {'disk':>9}"
     stdout.print(header, soft_wrap=True)
 
-    def add(works: list[Work], work: Work) -> None:
+    def add(works: list[PlannedWork], work: PlannedWork) -> None:
         works.append(work)
         tokens = "-" if work.tokens is None else f"{work.tokens:,}"
         columns = f"{work.task:<10} {work.dataset:<26} {work.queries:>8,} {work.items:>12,} {tokens:>14}"
@@ -212,16 +218,18 @@ def print_plan(
         if data.texts and data.search:  # before there are candidates
             documents, stage = data.texts[data.asked :], data.dataset.settings.first_stage
             encoder = encoders[stage] = encoders[stage] if stage in encoders else data.search.load()
-            kept = 4 * len(documents) * getattr(encoder, "dimension", 0)  # a matcher keeps no vectors
-            work = Work(stage, data.dataset.name, data.asked, len(data.texts), kept)
-            add(fusion, _timed(encoder, work, [*batches(spread(documents or data.texts, _TEXTS), _PART)]))
+            width = encoder.dimension or 0 if isinstance(encoder, Embedder) else 0  # a matcher keeps no vectors
+            parts = [*batches(spread(documents or data.texts, _TEXTS), _PART)]
+            seconds = len(data.texts) * seconds_each(encoder.encode, parts)
+            kept = 4 * len(documents) * width
+            add(fusion, PlannedWork(stage, data.dataset.name, data.asked, len(data.texts), kept, seconds=seconds))
         for task in tasks:
             done = {work.dataset for work in works if work.task == "embedding"}
             if task == "embedding" and result_dataset(task, data.dataset) in done:
                 continue  # once, whatever the first stages
             add(works, _on_collection(system, model, task, data))
             queries = data.collection.queries if task == "reranking" else {}
-            if queries and (truncated := reranker_of(model).truncated_queries(queries)):
+            if queries and (truncated := model.reranker().truncated_queries(queries)):
                 stdout.print(truncation_note(data.dataset.name, truncated), soft_wrap=True)
     for task, mteb_task in mteb:
         if size := task_size(mteb_task):
@@ -231,8 +239,8 @@ def print_plan(
     if asked := [work.asked for work in works if work.asked]:
         prices = [one.price for one in asked if one.price is not None]
         requests, tokens = sum(one.requests for one in asked), sum(one.tokens for one in asked)
-        stdout.print(f"total: {Estimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
-    counted = "tokens" if hasattr(model, "rerank_ids") else "texts" if hasattr(model, "encode") else "pairs"
+        stdout.print(f"total: {RequestEstimate(requests, tokens, sum(prices) if prices else None)}", soft_wrap=True)
+    counted = "tokens" if any(work.tokens for work in works) else "texts" if model.embed else "pairs"
     stages = {work.task for work in fusion}
     first = "first stages" if len(stages) > 1 else "".join(stages)
     for label, some, unit in ((first, fusion, "texts"), ("total", works, counted)):
@@ -248,7 +256,7 @@ def print_plan(
 def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
     """Return the token ids of whole prefix groups from several places of a dataset."""
     pairs = list(chain.from_iterable(_groups(data, (model.pair_ids.order, _PLACE_CHARACTERS))))
-    return list(map(list, prepare(reranker_of(model), data.to_read[0], pairs))) if pairs else []
+    return list(map(list, prepare(PairModelReranker(model), data.to_read[0], pairs))) if pairs else []
 
 
 def _groups(data: LoadedDataset, cut_by: Cut) -> Sequence[list[Pair]]:

@@ -18,10 +18,10 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import load_collection
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.evaluation.tiers.datasets import Dataset
+from unimoe.evaluation.datasets import Dataset
 from unimoe.formats.runs import read_predictions
 from unimoe.metrics import canonical_metric
-from unimoe.results.runs.sources import Judgments, RunSource
+from unimoe.results.runs.sources import JudgedDataset, RunSource
 
 _END = "_predictions.json"
 _DEFAULT = "ndcg@10"  # where mteb does not know the task, or has no values by query
@@ -69,7 +69,7 @@ def find_predictions(folders: Sequence[Path]) -> tuple[list[Predicted], list[str
 
 
 def prediction_sources(
-    found: Sequence[Predicted], given: Mapping[str, Judgments], metric: str | None
+    found: Sequence[Predicted], given: Mapping[str, JudgedDataset], metric: str | None
 ) -> tuple[list[RunSource], list[str]]:
     """Return the runs of every model on every dataset, with the judgments of each, and why some have none.
 
@@ -141,7 +141,7 @@ def _system_names(found: Sequence[Predicted]) -> dict[tuple[str, Path], str]:
     return names
 
 
-def _judgments(one: Predicted, given: Judgments | None) -> tuple[Judgments, Callable[[str], Collection[str]]]:
+def _judgments(one: Predicted, given: JudgedDataset | None) -> tuple[JudgedDataset, Callable[[str], Collection[str]]]:
     """Return judgments that are given, else those of mteb's data, and what mteb leaves out when it scores a query.
 
     Predictions hold a query's own document, which tasks such as ArguAna's do not count.
@@ -153,7 +153,7 @@ def _judgments(one: Predicted, given: Judgments | None) -> tuple[Judgments, Call
     found = whole.with_rule(load_collection(one.collection, one.split))
     stated = found.relevance_level if found.level_stated else None
     level, content = found.relevance_level, hash_json(found.qrels)
-    judged = Judgments(one.task, one.collection, found.qrels, content, level, stated, texts=found.queries)
+    judged = JudgedDataset(one.task, one.collection, found.qrels, content, level, stated, texts=found.queries)
     return judged, found.left_out
 
 

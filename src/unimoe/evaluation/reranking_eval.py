@@ -13,15 +13,12 @@ from typing import Any
 
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
-from unimoe.data.collection import Collection
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.reranking.rerankers import as_reranker, truncation_note
-from unimoe.evaluation.reranking.shards import Candidates, Reranker, ShardStore, rerank_run
+from unimoe.evaluation.datasets import LoadedDataset, chosen_datasets, failure_line, tier_datasets
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets, failure_line, tier_datasets
-from unimoe.metrics.scoring import score_run, suite_averages
-from unimoe.models.embedder import Advance
-from unimoe.retrieval.passages import best_passages
+from unimoe.evaluation.tasks.rerank import rerank_dataset
+from unimoe.metrics.scoring import suite_averages
+from unimoe.models.model import given_reranker
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def evaluate_beir(
     datasets = chosen_datasets(config, [dataset_name], max_queries)
     if len(datasets) > 1:
         raise UsageError(f"{dataset_name} is {len(datasets)} collections; use evaluate_reranking_suite, or name one")
-    return rerank_dataset(as_reranker(model, tokenizer, config), LoadedDataset(datasets[0]))
+    return rerank_dataset(given_reranker(model, tokenizer, config), LoadedDataset(datasets[0]))
 
 
 def evaluate_msmarco_dev(
@@ -96,7 +93,7 @@ def evaluate_reranking_suite(
         chosen = chosen_datasets(config, tier, max_queries)
         if not chosen:
             raise UsageError("no collection is named; name some, or a tier")
-    reranker = as_reranker(model, tokenizer, config)
+    reranker = given_reranker(model, tokenizer, config)
     outcomes: dict[str, Outcome] = {}
     missing: list[str] = []
     for dataset in chosen:
@@ -112,56 +109,3 @@ def evaluate_reranking_suite(
     after = {name: outcomes[name].aggregate for name in main}
     before = {name: first.aggregate for name in main if (first := outcomes[name].first_stage)}
     return SuiteOutcome(outcomes, suite_averages(main, after), suite_averages(main, before), missing)
-
-
-def rerank_collection(
-    reranker: Reranker,
-    collection: Collection,
-    candidates: Candidates,
-    *,
-    main_metric: str = "ndcg@10",
-    ordered: bool = True,
-    passages: tuple[Collection, Candidates] | None = None,
-    store: ShardStore | None = None,
-    advance: Advance | None = None,
-) -> Outcome:
-    """Rerank the candidates of every query of a collection, and score the new order.
-
-    ``ordered`` says whether the first stage's scores rank; ``passages`` are read in place of whole documents, as
-    ``Passages.of_candidates`` makes them; ``store`` and ``advance`` are as in ``rerank_run``.
-    """
-    run, found = rerank_run(reranker, *(passages or (collection, candidates)), store=store, advance=advance)
-    run = run if passages is None else best_passages(run)
-    truncated = sorted(reranker.truncated_queries(collection.queries))
-    notes = [truncation_note(collection.name, truncated)] if truncated else []
-    notes += reranker.notes(run, found.usage)
-    before = score_run(collection.qrels, candidates, relevance_level=collection.relevance_level) if ordered else None
-    return Outcome.of_run(
-        collection,
-        run,
-        main_metric,
-        items=len(found.scores),
-        seconds=found.seconds,
-        token_budget=found.token_budget,
-        first_stage=before,
-        queries_without_candidates=sorted(query for query in collection.qrels if not candidates.get(query)),
-        truncated_queries=truncated,
-        notes=notes,
-        usage=found.usage,
-    )
-
-
-def rerank_dataset(
-    reranker: Reranker, data: LoadedDataset, *, store: ShardStore | None = None, advance: Advance | None = None
-) -> Outcome:
-    """Rerank the candidates of a dataset, and score the new order."""
-    return rerank_collection(
-        reranker,
-        data.collection,
-        data.candidates,
-        main_metric=data.dataset.main_metric,
-        ordered=data.first_stage.ordered,
-        passages=data.to_read if data.dataset.passages else None,
-        store=store,
-        advance=advance,
-    )

@@ -1,63 +1,93 @@
 """An evaluation, and its outcome.
 
 An ``Evaluation`` is a system on a task and a dataset, with everything that the scores depend on; an ``Outcome`` holds
-the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result.
+the scores. Every kind of evaluation makes these two, and ``store`` writes them as a result, which is what the
+evaluation is ``About`` and its scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from unimoe.config import DenseExperiment
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.systems.system import System
+from unimoe.data.published import canonical_name
+from unimoe.evaluation.datasets import Dataset
+from unimoe.evaluation.system import ZERO_SHOT_ARM, System
 from unimoe.metrics import DEFAULT_METRICS, Scores
-from unimoe.results import Identity, Otherwise, Task, TrainingBudget, VectorIndex
+from unimoe.models.embedder import Advance
+from unimoe.models.loader import weights_hash
+from unimoe.models.model import Model
+from unimoe.results import About, Identity, Otherwise, Task, VectorIndex
 from unimoe.results.runs.scoring import CheckedScores, checked_scores
+
+if TYPE_CHECKING:
+    from unimoe.evaluation.engines import Engine
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an evaluation is run with.
+
+    Attributes:
+        model: None for the first stage alone; on a cluster a stand-in for the workers'.
+        engine: where it computes.
+        folder: of what a killed evaluation finds again; None where that may be another system's.
+        advance: called with the number of pairs or texts done.
+    """
+
+    model: Model | None
+    engine: Engine
+    folder: Path | None
+    advance: Advance
+
+    @property
+    def loaded(self) -> Model:
+        """The model, of any system but the first stage alone."""
+        assert self.model is not None  # noqa: S101 - for the type checker
+        return self.model
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One system on one task and dataset: all of its ``EvalResult`` that is known before anything is scored.
+    """One system on one task and dataset.
 
     Attributes:
+        about: what its result says that is known before anything is scored.
+        hashes: content hashes, by name, of what the scores depend on.
         main_metric: None for whatever the outcome has.
+        dtype: of the model; None where that is not known.
         reusable: whether the hashes tell this system from every other; where they do not, it is always evaluated again.
         size: pairs or texts that a model has to score, for the progress bar; None where only MTEB knows.
         of: the system; None where the outcome comes from elsewhere, as in a study.
-        data: what it is evaluated on: a ``LoadedDataset``, ``Searches``, or a task of MTEB.
+        run: scores it, given itself; None where the outcome comes from elsewhere.
     """
 
-    system: str
-    seed: int | None
-    task: Task
-    dataset: str
-    identity: Identity
+    about: About
     hashes: dict[str, str]
-    config: Mapping[str, Any]
     main_metric: str | None = None
     dtype: str | None = None
-    caveats: Sequence[str] = ()
-    task_type: str | None = None
-    training: TrainingBudget | None = None
     reusable: bool = True
     size: int | None = None
     of: System | None = None
-    data: Any = None
+    run: Callable[[Evaluation, Work], Outcome] | None = None
 
     @property
-    def title(self) -> str:
-        """Task, dataset, system and seed, as progress shows them."""
-        seed = "" if self.seed is None else f", seed {self.seed}"
-        return f"{self.task} {self.dataset}: {self.system}{seed}"
+    def system(self) -> System:
+        """The system, of an evaluation that can be run."""
+        assert self.of is not None  # noqa: S101 - for the type checker
+        return self.of
 
     @property
     def fingerprint(self) -> str:
         """The hash of what a pair's score depends on besides its tokens; batches and versions only round it."""
-        return hash_json([self.identity.base_model, self.identity.prompt, self.hashes.get("checkpoint"), self.dtype])
+        identity = self.about.identity
+        return hash_json([identity.base_model, identity.prompt, self.hashes.get("checkpoint"), self.dtype])
 
 
 @dataclass(frozen=True)
@@ -139,3 +169,59 @@ def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | N
         "checkpoint": checkpoint,
     }
     return {name: value for name, value in known.items() if value}
+
+
+_OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
+"""Sections that say nothing about a model that no arm trains."""
+
+
+def described(
+    system: System,
+    task: Task,
+    run: Callable[[Evaluation, Work], Outcome],
+    *,
+    identity: dict[str, Any],
+    hashes: dict[str, str],
+    dataset: str,
+    main_metric: str | None,
+    size: int | None = None,
+    caveats: list[str] | None = None,
+    task_type: str | None = None,
+) -> Evaluation:
+    """Return the evaluation of a system's task that ``run`` does; the rest is what the data say of it."""
+    model, checkpoint, experiment = system.model, system.checkpoint, system.experiment
+    trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
+    of_no_arm = model is not None and checkpoint is None and system.name != ZERO_SHOT_ARM
+    config = experiment.model_dump(exclude=_OF_TRAINING if of_no_arm else None)
+    if checkpoint and isinstance(experiment, DenseExperiment):  # which says nothing about the arm
+        config["checkpoint"] = checkpoint.config
+    base, dtype, own = (model.identity, model.dtype, model.prompt) if model else (None, None, None)
+    known = {"prompt": own, **identity}
+    about = About(
+        config_name=system.name,
+        seed=system.seed,
+        task=task,
+        dataset=dataset,
+        task_type=task_type,
+        identity=Identity(experiment=experiment.name, base_model=base, checkpoint=system.which, **known),
+        training=checkpoint.training if checkpoint else None,
+        config=config,
+        caveats=[*experiment.caveats, *(model.caveats if model else ()), *(caveats or ())],
+    )
+    hashes |= model_hashes(base, known["prompt"], trained)
+    reusable = model is None or model.reusable
+    return Evaluation(about, hashes, main_metric, dtype, reusable, size, system, run)
+
+
+def used_before(system: System, dataset: Dataset) -> list[str]:
+    """Return the caveats of a checkpoint on a split whose queries trained or chose it, as its manifest says."""
+    recipe = system.checkpoint.config.get("training") if system.checkpoint else None  # a bi-encoder's has none
+    if not recipe or canonical_name(recipe["collection"]) != canonical_name(dataset.collection):
+        return []
+    used = {"trained": recipe["split"]} | ({"chose": recipe["dev"]["split"]} if system.which == "best" else {})
+    return [f"these queries {how} the checkpoint" for how, split in used.items() if split == dataset.split]
+
+
+def rule_hashes(collection: Collection) -> dict[str, str]:
+    """Return what hashes say of documents with their query's id: nothing where these are kept."""
+    return {"identical_ids": "left out"} if collection.excludes_self else {}

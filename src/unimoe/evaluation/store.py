@@ -20,9 +20,9 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.core.io import sole_use, write_json
 from unimoe.core.trec import ranked, write_qrels, write_run
-from unimoe.data.collection_card import sidecar_path
+from unimoe.data.collection import sidecar_path
 from unimoe.evaluation.spec import Evaluation, Outcome
-from unimoe.evaluation.systems.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM, System
+from unimoe.evaluation.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM, System
 from unimoe.results import (
     DrillDown,
     EvalResult,
@@ -56,13 +56,15 @@ class ResultStore:
 
     def path(self, spec: Evaluation) -> Path:
         """Return where the result of a spec lives."""
-        return result_path(self.output_dir, spec.system, spec.seed, spec.task, spec.dataset)
+        return result_path(
+            self.output_dir, spec.about.config_name, spec.about.seed, spec.about.task, spec.about.dataset
+        )
 
     def read(self, spec: Evaluation) -> EvalResult:
         """Read the result of a spec, and write the spec's caveats into it: they may change, and scores do not."""
         result = read_result(self.path(spec))
-        if result.caveats != list(spec.caveats):
-            result = result.model_copy(update={"caveats": list(spec.caveats)})
+        if result.caveats != spec.about.caveats:
+            result = result.model_copy(update={"caveats": spec.about.caveats})
             write_json(self.path(spec), result.model_dump())
         return result
 
@@ -76,13 +78,13 @@ class ResultStore:
             return False
         return (
             (there.dataset, there.identity, there.provenance.hashes, there.provenance.dtype)
-            == (spec.dataset, spec.identity, spec.hashes, spec.dtype)
+            == (spec.about.dataset, spec.about.identity, spec.hashes, spec.dtype)
         ) and spec.main_metric in (None, there.main_metric)
 
     def refuse_taken(self, spec: Evaluation) -> None:
         """Refuse a spec whose place holds another evaluation; call it before hours of scoring."""
         if self.path(spec).exists():
-            refuse_other_identity(self.path(spec), spec.identity, spec.dataset)
+            refuse_other_identity(self.path(spec), spec.about.identity, spec.about.dataset)
 
     def evaluated(self, spec: Evaluation, evaluate: Callable[[], Outcome]) -> EvalResult:
         """Return the result of a spec: the one on disk where it is done, else one that is evaluated and written now."""
@@ -101,9 +103,9 @@ class ResultStore:
         detail = None
         if outcome.qrels:
             detail = _drilldown(outcome)
-            write_run(run_beside(self.path(spec)), outcome.run, spec.system)
+            write_run(run_beside(self.path(spec)), outcome.run, spec.about.config_name)
             # The judgments too, so that any tool can score the run, and from which grade on they were counted.
-            judgments = qrels_path(self.output_dir, spec.dataset, spec.identity.split)
+            judgments = qrels_path(self.output_dir, spec.about.dataset, spec.about.identity.split)
             write_qrels(judgments, outcome.qrels)
             sidecar_path(judgments).unlink(missing_ok=True)
             if outcome.relevance_level != 1:
@@ -124,8 +126,8 @@ class ResultStore:
 
     def unfinished(self, spec: Evaluation) -> Path:
         """Return the folder of what a killed evaluation finds again: shards of a reranking, else vectors."""
-        kind = "shards" if spec.task == "reranking" else "vectors"
-        return arm_dir(self.output_dir, spec.system, spec.seed) / kind / safe_name(spec.dataset)
+        kind = "shards" if spec.about.task == "reranking" else "vectors"
+        return arm_dir(self.output_dir, spec.about.config_name, spec.about.seed) / kind / safe_name(spec.about.dataset)
 
     def clear_unfinished(self, spec: Evaluation) -> None:
         """Remove what a killed evaluation would find again."""
@@ -145,11 +147,7 @@ class ResultStore:
                 queries_without_candidates=outcome.queries_without_candidates,
             )
         return EvalResult(
-            config_name=spec.system,
-            seed=spec.seed,
-            task=spec.task,
-            dataset=spec.dataset,
-            task_type=spec.task_type,
+            **dict(spec.about),
             main_metric=outcome.main_metric,
             aggregate=outcome.aggregate,
             per_query=per_query.pop(outcome.main_metric),
@@ -157,14 +155,12 @@ class ResultStore:
             unjudged_queries=outcome.scores.unjudged_queries,
             first_stage=first_stage,
             truncated_queries=outcome.truncated_queries,
-            caveats=list(spec.caveats),
-            identity=spec.identity,
-            training=spec.training,
-            config=dict(spec.config),
             relevance_level=outcome.relevance_level,
             vector_index=outcome.vector_index,
             checks=[  # a folder holds several systems
-                replace(check, line=f"{spec.system} on {check.line}") if check.name in {"ties", "unjudged"} else check
+                replace(check, line=f"{spec.about.config_name} on {check.line}")
+                if check.name in {"ties", "unjudged"}
+                else check
                 for check in outcome.scores.checks
             ],
             otherwise=outcome.otherwise,
@@ -211,12 +207,13 @@ def _together(details: Mapping[str, QueryDetail]) -> QueryDetail:
 
 def refuse_other_experiments(retriever: System) -> None:
     """Refuse a folder that holds results which cannot be compared with those of a search."""
-    here = {"experiment": retriever.experiment.name, "base_model": retriever.base_identity}
+    here = {"experiment": retriever.experiment.name, "base_model": retriever.model and retriever.model.identity}
     for path in result_files(retriever.results_dir):
         result = read_result(path)
         if result.beside_arms:
             continue
-        prompt = {"prompt": retriever.prompt} if result.task == "retrieval" and result.task_type is None else {}
+        searches = (result.task, result.task_type) == ("retrieval", None)
+        prompt = {"prompt": retriever.model and retriever.model.prompt} if searches else {}
         for name, value in (here | prompt).items():
             there = getattr(result.identity, name)
             if there not in (None, value):

@@ -21,9 +21,9 @@ from torch.nn.modules.module import register_module_forward_hook
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig, ArmTask
 from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
+from unimoe.evaluation.datasets import LoadedDataset, tier_datasets
 from unimoe.evaluation.plan import PlannedDataset, prompt_sample, spread
-from unimoe.evaluation.systems.system import ZERO_SHOT_ARM
-from unimoe.evaluation.tiers.datasets import LoadedDataset, tier_datasets
+from unimoe.evaluation.system import ZERO_SHOT_ARM
 from unimoe.experiment.job import ANALYZE, checked_gates, smoke_version
 from unimoe.models.adapter import adapter_parameters
 from unimoe.models.batching import default_token_budget
@@ -31,11 +31,11 @@ from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
 from unimoe.models.device import choose_dtype, release_memory, synchronize
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT
 from unimoe.models.loader import ModelLoader
-from unimoe.models.token_tree import tree_tokens
+from unimoe.models.tree_attention import tree_tokens
 from unimoe.results import arm_dir, result_path
-from unimoe.training.aggregation import Task
+from unimoe.training.aggregation import TrainingTask
 from unimoe.training.examples import EmbeddingSet, RankingSet, TrainingData, load_training_data
-from unimoe.training.gradients import ArmGradients, Batches
+from unimoe.training.gradients import ArmGradients, TaskBatches
 from unimoe.training.trainer import model_in_training
 
 _SPREAD = 0.2
@@ -105,7 +105,7 @@ class Speeds:
     documents: int
 
 
-class Estimate(NamedTuple):
+class RunEstimate(NamedTuple):
     """What a run is expected to cost, a line for each shorter way, and the seconds of one unit of each phase."""
 
     cost: Cost
@@ -115,7 +115,7 @@ class Estimate(NamedTuple):
 
 def estimate(
     experiment: Experiment, loader: ModelLoader, started: float, training: TrainingData | None = None
-) -> Estimate:
+) -> RunEstimate:
     """Estimate what a run costs that started then, by ``time.perf_counter``; finished parts are left out.
 
     ``loader`` is that of its models, ``training`` are its examples, where they are loaded.
@@ -129,7 +129,7 @@ def estimate(
     release_memory()
     left = job_cost(experiment, speeds)
     whole = left + Cost(time.perf_counter() - started)
-    return Estimate(whole, list(shorter_ways(experiment, speeds, whole)), _unit_seconds(experiment, speeds))
+    return RunEstimate(whole, list(shorter_ways(experiment, speeds, whole)), _unit_seconds(experiment, speeds))
 
 
 def planned(experiment: Experiment, device: torch.device, started: float) -> Iterator[str]:
@@ -181,8 +181,8 @@ def measure(loader: ModelLoader, experiment: Experiment, data: LoadedDataset, tr
     encode = _measured(loader, lambda: model.encode(some_texts, kind="document"))
 
     def step(task: ArmTask, data: RankingSet | EmbeddingSet) -> Cost:
-        arm, batch = ArmConfig(task=task, learning_rate=1.0), Batches(data, [range(len(data.groups))])
-        kind: Task = "ranking" if task == "rank_only" else "embedding"
+        arm, batch = ArmConfig(task=task, learning_rate=1.0), TaskBatches(data, [range(len(data.groups))])
+        kind: TrainingTask = "ranking" if task == "rank_only" else "embedding"
         gradients = ArmGradients(small, arm, model, weights, {kind: batch}, Path("not written"))
         if loader.device.type != "cpu":
             gradients.add(0)  # a GPU loads its kernels in the first pass

@@ -27,12 +27,13 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.chosen import load_extra_systems
+from unimoe.evaluation.datasets import load_reporting, tier_datasets
 from unimoe.evaluation.engines import Engine
+from unimoe.evaluation.evaluate import Evaluator, evaluations
 from unimoe.evaluation.folder_settings import folder_dtype, keep_settings, refuse_other_settings
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.runner import Evaluator, evaluations
 from unimoe.evaluation.store import partial_scores
-from unimoe.evaluation.systems.system import (
+from unimoe.evaluation.system import (
     ZERO_SHOT_ARM,
     System,
     first_stage_system,
@@ -40,7 +41,6 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import load_reporting, tier_datasets
 from unimoe.experiment.training_job import arm_training, train_by_worker, train_here
 from unimoe.models.checkpoint import judged_checkpoint
 from unimoe.models.device import release_memory
@@ -116,7 +116,7 @@ class ExperimentRun:
             self.training_data.refuse_reported(self._data.collection)
             zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
-        first = [_PHASES[task] if system.load else LOAD for system in baselines for task in system.tasks]
+        first = [_PHASES[task] if system.model else LOAD for system in baselines for task in system.tasks]
         self._units = first + self._phases_of_a_seed() * len(self.experiment.seeds)
         self._steps = Steps(len(self._units), self._seconds_left if expected else None, bars=not self._engine.remote)
         stages = self._stages()
@@ -172,7 +172,7 @@ class ExperimentRun:
 
     def _evaluate(self, system: System) -> None:
         for evaluation in evaluations(system, self._data):
-            with self._phase(_PHASES[evaluation.task] if system.load else LOAD):
+            with self._phase(_PHASES[evaluation.about.task] if system.model else LOAD):
                 self._evaluator.take(evaluation, self._steps)
 
     @contextmanager
@@ -288,7 +288,7 @@ class _Costs(BaseModel):
         self.peak_mib = round(max(self.peak_mib, peak_mib()), 1)
 
 
-class _Record(_Costs):
+class _JobRecord(_Costs):
     model_config = ConfigDict(extra="allow")  # facts about the run
 
     phases: dict[str, _Costs] = Field(default_factory=dict)
@@ -309,7 +309,7 @@ class RunRecord:
         """Seconds in the phases so far, those of earlier runs included."""
         return self._read().seconds
 
-    def noted(self, name: str) -> Any:
+    def fact(self, name: str) -> Any:
         """Return a fact that this run or an earlier one noted; None where none did."""
         return self._read().model_dump().get(name)
 
@@ -328,8 +328,8 @@ class RunRecord:
         self._since, self._flop_before = now, flop
         write_json(self._path, record.model_dump())
 
-    def _read(self) -> _Record:
-        return read_json(self._path, _Record) if self._path.exists() else _Record()
+    def _read(self) -> _JobRecord:
+        return read_json(self._path, _JobRecord) if self._path.exists() else _JobRecord()
 
 
 def peak_mib() -> float:

@@ -95,7 +95,7 @@ def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, st
     """Print the expected time; return the seconds of a unit of each phase, the first run's where it is resumed."""
     if run.is_done():
         return {}
-    known: Mapping[str, float] | None = record.noted("unit_seconds")
+    known: Mapping[str, float] | None = record.fact("unit_seconds")
     if known is not None:  # it was begun before: it goes on at once
         return known
     expected = estimate(experiment, run.loader, started, run.training_data)

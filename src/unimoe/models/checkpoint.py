@@ -11,10 +11,10 @@ from unimoe.config import Experiment
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.results import TrainingBudget, arm_dir
 
 ADAPTER_FILE = "adapter_model.safetensors"
-ADAPTER_SETTINGS = "adapter_config.json"
 
 MANIFEST = "unimoe.json"
 

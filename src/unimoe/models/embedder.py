@@ -1,9 +1,10 @@
-"""The protocol of models that embed texts: causal language models with adapters, and encoders."""
+"""What embeds texts: causal language models with adapters, encoders, servers and functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, Protocol, Unpack
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -11,6 +12,10 @@ from numpy.typing import NDArray
 
 from unimoe.config import Batches
 from unimoe.core.errors import InputError
+from unimoe.models.batching import default_token_budget
+
+if TYPE_CHECKING:
+    from unimoe.models.served.client import RequestEstimate
 
 TextKind = Literal["query", "document", "plain"]
 """The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""
@@ -20,26 +25,48 @@ Advance = Callable[[int], None]
 
 Vectors = NDArray[np.float32]
 
+Encode = Callable[[Sequence[str]], Vectors]
+"""From N texts to ``(N, D)``."""
 
-class Embedder(Protocol):
-    """Turns texts into vectors whose dot product compares them: of unit length, unless the model wants another."""
+Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[Vectors]]
+"""Embeds several units by a function that embeds one, and yields their vectors in order; ``map`` is one."""
+
+
+class Embedder(ABC):
+    """Turns texts into vectors whose dot product compares them: of unit length, unless the model wants another.
+
+    Attributes:
+        base_identity: logical id and content hash of the weights, ``id@hash``.
+        prompt_name: name and content hash of all settings that change a text's tokens or vector: prefixes, lengths,
+            pooling.
+        dimension: the width of a vector, where it is known before the first one.
+    """
+
+    base_identity: str
+    prompt_name: str
+    dimension: int | None = None
 
     @property
-    def base_identity(self) -> str:
-        """Logical id and content hash of the weights, ``id@hash``."""
-
-    @property
-    def prompt_name(self) -> str:
-        """Name and content hash of all settings that change a text's tokens or vector: prefixes, lengths, pooling."""
-
-    @property
+    @abstractmethod
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Where vectors are computed, or arrive."""
 
     @property
+    @abstractmethod
     def dtype(self) -> torch.dtype:
         """The dtype of the computation; vectors are float32."""
 
+    @property
+    def place(self) -> torch.device | str:
+        """Where the weights are; a description where torch does not know the place."""
+        return self.device
+
+    @property
+    def reduced_budget(self) -> int | None:
+        """Tokens of a batch after memory ran out; None before."""
+        return None
+
+    @abstractmethod
     def encode(
         self,
         texts: Sequence[str],
@@ -65,6 +92,25 @@ class Embedder(Protocol):
             UsageError: ``max_length`` leaves no room for a text.
             DataError: one text alone does not fit in memory.
         """
+
+    def budget(self, token_budget: int | None = None, batch_size: int | None = None) -> int | None:
+        """Return the tokens of one forward pass, fewer once memory ran out; None where texts are counted instead."""
+        if isinstance(self.place, str):
+            return None
+        if self.reduced_budget or batch_size:
+            return self.reduced_budget
+        return token_budget or default_token_budget(self.device)
+
+    def asked(self, texts: int, characters: int) -> RequestEstimate | None:
+        """Return what a server will be asked about texts, of so many characters together; None without one."""
+        return None
+
+    def spread(self, **options: Any) -> Spread:
+        """Return what embeds units of texts: a function of this process, or the workers of a cluster.
+
+        ``options`` are the arguments of ``encode`` there, which the function has too.
+        """
+        return map
 
 
 def refuse_zero_vectors(vectors: Vectors) -> None:

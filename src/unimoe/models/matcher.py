@@ -9,24 +9,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from unimoe.config import Batches
 from unimoe.config.base import EncoderConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget
 from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
-from unimoe.models.model_files import architecture, find_model, loading, model_identity, read_settings, settings_hash
+from unimoe.models.folder import ModelFolder, find_folder
+from unimoe.models.identity import read_settings, settings_hash
+from unimoe.models.model_files import loading
 from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 
-Scores = NDArray[np.float32]
+Similarities = NDArray[np.float32]
 
 _CHARACTERS = 4
 """Of a token, about: batches are planned by characters, since some models do little more than tokenise."""
@@ -82,11 +85,11 @@ class Matcher(ABC):
         return self._joined(made, np.argsort(order))
 
     @abstractmethod
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the scores of Q encoded queries and N documents, ``(Q, N)``."""
 
     @abstractmethod
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the scores of pairs: the places of their queries, and of their documents."""
 
     @abstractmethod
@@ -114,11 +117,11 @@ class SparseModel(Matcher):
                 "by cosine or dot product; use another encoder"
             )
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return the products of all queries and documents; see ``Matcher``."""
         return np.asarray((queries @ documents.T).toarray(), dtype=np.float32)
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return the product of each pair; see ``Matcher``."""
         return np.asarray(queries[first].multiply(documents[second]).sum(axis=1), dtype=np.float32)
 
@@ -144,17 +147,17 @@ class LateModel(Matcher):
 
     kind, stated, bare = "late", ("MultiVectorEncoder", "ColBERT"), ("HF_ColBERT", "ForRetrieval")
 
-    def similarity(self, queries: Any, documents: Any) -> Scores:
+    def similarity(self, queries: Any, documents: Any) -> Similarities:
         """Return MaxSim of all queries and documents, which the library computes in blocks; see ``Matcher``."""
         order = sorted(range(len(documents)), key=lambda place: len(documents[place]))  # so that little is padded
         scores = np.empty((len(queries), len(documents)), dtype=np.float32)
         scores[:, order] = self.model.similarity(queries, [documents[place] for place in order]).cpu().numpy()
         return scores
 
-    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Scores:
+    def pairwise(self, queries: Any, first: list[int], documents: Any, second: list[int]) -> Similarities:
         """Return MaxSim of each pair; see ``Matcher``."""
         sides = [queries[place] for place in first], [documents[place] for place in second]
-        scores: Scores = self.model.similarity_pairwise(*sides).cpu().numpy()
+        scores: Similarities = self.model.similarity_pairwise(*sides).cpu().numpy()
         return scores
 
     def _compute(self, encode: Callable[..., Any]) -> Any:
@@ -168,12 +171,13 @@ class LateModel(Matcher):
 MATCHERS: dict[str, type[Matcher]] = {matcher.kind: matcher for matcher in (SparseModel, LateModel)}
 
 
-def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tuple[Path, str, str]:
-    """Return the folder of a model, and the names by which results know its weights and its settings.
+def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tuple[ModelFolder, str, str]:
+    """Return the folder of a model, and the names by which results know it and its settings.
 
     Another kind of model is refused, as the library would add random weights. Errors name ``key``.
     """
-    root, commit = find_model(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    folder = find_folder(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    root = folder.root
     if config.pooling != "auto":
         raise UsageError(f"{key}: {matcher.kind} models have no pooling to replace; leave pooling at auto")
     if listed := (root / "modules.json").is_file():
@@ -181,24 +185,24 @@ def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tup
         older = "ColBERT" if "query_prefix" in stated else "SentenceTransformer"  # of PyLate, before there were types
         name = stated.get("model_type", older)
     else:
-        name = architecture(root)
+        name = folder.architecture
     if not (name in matcher.stated if listed else name.endswith(matcher.bare)):
         raise DataError(
             f"{key} {config.base!r}: a {name or 'model of no known architecture'}, and {matcher.kind} needs a "
             f"{matcher.stated[0]} of sentence-transformers; give one, or name this model as another kind"
         )
-    read = [config.query_prefix, config.document_prefix, config.max_length, commit or settings_hash(root)]
+    read = [config.query_prefix, config.document_prefix, config.max_length, folder.commit or settings_hash(root)]
     prompt = f"{matcher.kind}(max_length={config.max_length})@{hash_json(read)}"
-    return root, model_identity(matcher.kind, config.base, root, commit), prompt
+    return folder, f"{matcher.kind}:{folder.identity}", prompt
 
 
 def load_matcher(
     matcher: type[Matcher], key: str, config: EncoderConfig, device: torch.device, dtype: torch.dtype
 ) -> Matcher:
     """Load a model; errors name ``key``."""
-    root, _, _ = find_matcher(matcher, key, config)
-    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {root}"):
-        model = load_modules(matcher.stated[0], config, root, device, dtype)
+    folder, _, _ = find_matcher(matcher, key, config)
+    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {folder.root}"):
+        model = load_modules(matcher.stated[0], config, folder, device, dtype)
     return matcher(model, config, key.removeprefix("--").removesuffix(".base"))
 
 
@@ -211,3 +215,27 @@ def _cut(model: Any, length: int) -> None:
                 setattr(module, name, length)
         if type(module).__name__ == "SparseStaticEmbedding":  # which asks its tokenizer alone
             module.tokenizer.model_max_length = length
+
+
+class MatcherReranker(Reranker):
+    """Scores pairs by a sparse encoder or late interaction, which encodes each text of a shard once."""
+
+    def __init__(self, model: Matcher, **batches: Unpack[Batches]) -> None:
+        self._model, self._batches, self.place = model, batches, model.device
+
+    @property
+    def cut_by(self) -> Cut:
+        """By documents, which are longer than queries."""
+        return "document_first", shard_characters(self._model.device)
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the similarity of each pair."""
+        kinds: tuple[TextKind, TextKind] = ("query", "document")
+        sides = []
+        for texts, kind in zip(zip(*prepared, strict=True), kinds, strict=False):  # no pairs have no sides
+            place = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+            sides += [self._model.encode(list(place), kind=kind, **self._batches), [place[text] for text in texts]]
+        scores: list[float] = self._model.pairwise(*sides).tolist() if sides else []
+        if advance:
+            advance(len(prepared))
+        return scores

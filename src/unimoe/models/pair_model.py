@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import compress
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
+from unimoe.config import Batches
 from unimoe.core.errors import UsageError
-from unimoe.models.batching import FittingBatches, gather
+from unimoe.models.batching import FittingBatches, default_token_budget, gather
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.model_files import refuse_rowless
 from unimoe.models.prompts import PairTokenizer
+from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 from unimoe.models.unimodel import UnimodelForExp1
-
-TextPair = tuple[str, str]
-"""Query and document, as texts."""
 
 
 class QueryFirstIds:
@@ -53,8 +53,6 @@ class TokenReranker:
     Attributes:
         scores: yields the indices of each batch with its scores, float32 on the device.
         fitting: what the batches of ``scores`` go through.
-        base_identity: logical id and content hash of the weights, ``id@hash``; None where a folder was loaded by hand.
-        prompt_name: name and content hash of all settings that change a pair's tokens or score.
         rowless: added tokens that the model cannot read; see ``rowless_tokens``.
     """
 
@@ -62,8 +60,6 @@ class TokenReranker:
     pair_ids: QueryFirstIds | PairTokenizer
     scores: Callable[[Sequence[list[int]], int | None, int | None], Iterator[tuple[list[int], Tensor]]]
     fitting: FittingBatches
-    base_identity: str | None = None
-    prompt_name: str | None = None
     rowless: Mapping[int, str] = field(default_factory=dict)
 
     @property
@@ -101,3 +97,45 @@ class TokenReranker:
 
 PairModel = UnimodelForExp1 | TokenReranker
 """What scores the token ids that its ``pair_ids`` makes of pairs of texts."""
+
+
+class PairModelReranker(Reranker):
+    """Scores pairs by a model of token ids, such as the margin between the logits of yes and no.
+
+    ``instruction`` is what the prompts say, instead of the model's own; ``batches`` the size of a forward pass.
+    """
+
+    logits = True
+
+    def __init__(self, model: PairModel, *, instruction: str | None = None, **batches: Unpack[Batches]) -> None:
+        self._model, self._instruction, self._batches, self.place = model, instruction, batches, model.device
+
+    @property
+    def token_budget(self) -> int | None:
+        """Tokens of one forward pass; see ``Reranker``."""
+        if self._model.reduced_budget or self._batches.get("batch_size"):
+            return self._model.reduced_budget
+        return self._batches.get("token_budget") or default_token_budget(self._model.device)
+
+    @property
+    def cut_by(self) -> Cut:
+        """Whole prefix groups: batches never cross a shard, and what prompts share is computed once."""
+        return self._model.pair_ids.order, shard_characters(self._model.device)
+
+    def prepare(self, pairs: Sequence[TextPair]) -> list[list[int]]:
+        """Return the token ids of the pairs' prompts."""
+        return self._model.pair_ids(pairs, self._instruction)
+
+    def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the ids of queries that leave no room for a document."""
+        return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
+
+    def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
+        """Return the score of each prompt; equal prompts are scored once, so that their scores are equal."""
+        place: dict[tuple[int, ...], int] = {}
+        places = [place.setdefault(tuple(ids), len(place)) for ids in prepared]
+        margins = self._model.rerank_ids(list(map(list, place)), advance=advance, **self._batches)
+        if advance and len(place) < len(places):
+            advance(len(places) - len(place))
+        scores: list[float] = margins[places].tolist()
+        return scores

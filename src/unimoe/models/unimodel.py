@@ -20,13 +20,13 @@ from unimoe.models.base import (
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import gather
 from unimoe.models.device import margin_of
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
 from unimoe.models.model_files import refuse_rowless, rowless_tokens
 from unimoe.models.prompts import PairTokenizer, TextTokenizer, answer_ids, own_answers, prompt_name
 
 
-class UnimodelForExp1(nn.Module):
+class UnimodelForExp1(nn.Module, Embedder):
     """Encodes texts and reranks query-document pairs with the same weights.
 
     Embeddings are the last token's final state, L2-normalised. A pair's score is its margin, the logit of ``yes`` minus

@@ -104,12 +104,8 @@ class VectorIndex(Strict):
     search_ms: Score  # of a query, once vectors are in memory
 
 
-class EvalResult(Strict):
-    """The scores of one arm, seed and task on one dataset.
-
-    ``per_query`` is empty where MTEB's task has no queries, as in STS or classification: then there are no
-    ``per_query_metrics`` either, and the result takes part in no paired comparison.
-    """
+class About(Strict):
+    """What was evaluated, as it is known before anything is scored."""
 
     schema_version: Literal[1] = 1
     config_name: Annotated[str, AfterValidator(_named)]  # the arm: ``joint_r8``, ``zero_shot``, ``bm25``
@@ -117,6 +113,30 @@ class EvalResult(Strict):
     task: Task
     dataset: Annotated[str, AfterValidator(_named)]
     task_type: Annotated[str, Field(min_length=1)] | None = None  # MTEB's type (Retrieval, STS); None outside MTEB
+    identity: Identity
+    training: TrainingBudget | None = None
+    config: dict[str, Any]  # the experiment's configuration as it was resolved
+    caveats: list[str]  # why it is unfit for decisions, in words (smoke run, cut queries); empty when it is fit
+
+    @property
+    def key(self) -> str:
+        """Task and dataset, ``reranking/scifact``."""
+        return f"{self.task}/{self.dataset}"
+
+    @property
+    def title(self) -> str:
+        """Task, dataset, system and seed, as progress shows them."""
+        seed = "" if self.seed is None else f", seed {self.seed}"
+        return f"{self.task} {self.dataset}: {self.config_name}{seed}"
+
+
+class EvalResult(About):
+    """The scores of one arm, seed and task on one dataset.
+
+    ``per_query`` is empty where MTEB's task has no queries, as in STS or classification: then there are no
+    ``per_query_metrics`` either, and the result takes part in no paired comparison.
+    """
+
     main_metric: str
     # The mean over judged queries, by metric; without queries, MTEB's main score. ``main_score`` is MTEB's own where
     # the main metric is another.
@@ -126,10 +146,6 @@ class EvalResult(Strict):
     per_query_metrics: dict[str, list[Score]]
     unjudged_queries: list[str]  # queries without judgments; they count in no mean
     first_stage: FirstStageScores | None  # before reranking; None for other tasks
-    caveats: list[str]  # why it is unfit for decisions, in words (smoke run, cut queries); empty when it is fit
-    identity: Identity
-    training: TrainingBudget | None
-    config: dict[str, Any]  # the experiment's configuration as it was resolved
     provenance: Provenance
     # The lowest grade that binary metrics counted as relevant, where their name fixes none.
     relevance_level: Annotated[int, Field(ge=1, le=HIGHEST_GRADE)] = 1
@@ -158,11 +174,6 @@ class EvalResult(Strict):
             if values and not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
                 raise ValueError(f"aggregate.{metric} is not the mean of the queries' values ({mean:.6f})")
         return self
-
-    @property
-    def key(self) -> str:
-        """Task and dataset, ``reranking/scifact``."""
-        return f"{self.task}/{self.dataset}"
 
     @property
     def beside_arms(self) -> bool:

@@ -19,7 +19,6 @@ from unimoe.core.trec import text_lines
 
 FILE = "clusters.tsv"  # in a folder of results: lines of query id, tab, cluster id
 
-Array: TypeAlias = NDArray[np.float64]
 Codes: TypeAlias = NDArray[np.intp]  # the number of each query's cluster, queries by id
 
 
@@ -79,19 +78,19 @@ def _is_empty(cluster: object) -> bool:
     return str(cluster).strip() in ("", *(() if isinstance(cluster, str) else ("None", "nan", "NaT", "<NA>")))
 
 
-def cluster_sums(values: Array, codes: Codes) -> Array:
+def cluster_sums(values: NDArray[np.float64], codes: Codes) -> NDArray[np.float64]:
     """Return the sums of ``(queries, ...)`` over clusters, in units that keep the mean."""
     sums = np.zeros((codes.max() + 1, *values.shape[1:]))
     np.add.at(sums, codes, values)
     return sums * (len(sums) / len(codes))
 
 
-def differing(gap: Array, share: Array | float) -> int:
+def differing(gap: NDArray[np.float64], share: NDArray[np.float64] | float) -> int:
     """Return on how many queries, or clusters as ``by_cluster`` has them, two arms differ, from their differences."""
     return int((np.abs(gap - gap.mean() * (1.0 - share)) > 1e-12).sum())
 
 
-def by_cluster(scores: Array, codes: Codes) -> Array:
+def by_cluster(scores: NDArray[np.float64], codes: Codes) -> NDArray[np.float64]:
     """Return ``(runs, clusters)`` from ``(runs, queries)``, with the same means and the variance that clusters have.
 
     A run's mean plus the deviations of a cluster's queries from it: over these the variance of a mean is the sandwich

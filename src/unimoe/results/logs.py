@@ -20,7 +20,7 @@ Log: TypeAlias = tuple[dict[str, Any], ...]
 """A training log: one record per line, with at least ``step`` and ``loss``."""
 
 Record = TypeVar("Record", bound=BaseModel)
-Step: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
+StepNumber: TypeAlias = Annotated[int, Field(ge=0, le=MOST)]
 
 
 class _Training(BaseModel):
@@ -28,7 +28,7 @@ class _Training(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    step: Step
+    step: StepNumber
     loss: Score
     task: str | None = None
     ranking_loss: Score | None = None
@@ -44,7 +44,7 @@ class Conflict(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    step: Step
+    step: StepNumber
     layer: int | Annotated[str, Field(max_length=LONGEST_NAME)]  # its number, or its name
     cosine: Score | None  # between the gradients of ranking and embedding
     cosine_self_rank: Score | None  # between those of two independent ranking batches of that size

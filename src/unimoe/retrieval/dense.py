@@ -27,13 +27,13 @@ from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import to_device
-from unimoe.models.embedder import Advance, Embedder
-from unimoe.retrieval.embeddings import Embedded, Encode, Spread, kept_embeddings
+from unimoe.models.embedder import Advance, Embedder, Encode, Spread
+from unimoe.retrieval.embeddings import Embedded, kept_embeddings
 
 Backend = Literal["torch", "faiss"]
 
 Corpus = NDArray[np.floating]
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -130,12 +130,12 @@ def search(
     ids: Sequence[str],
     k: int,
     *,
-    starts: Rows | None = None,
+    starts: RowNumbers | None = None,
     backend: Backend = "torch",
     device: torch.device | str = "cpu",
     excluded: Mapping[str, Iterable[str]] | None = None,
     block_bytes: int | None = None,
-    candidates: Sequence[Rows] | None = None,
+    candidates: Sequence[RowNumbers] | None = None,
 ) -> Run:
     """Find the ``k`` documents of highest inner product for every query, best first.
 
@@ -190,7 +190,9 @@ class _Candidates:
     the most that a score can err. A document below t - 2e cannot be among the best and is dropped.
     """
 
-    def __init__(self, queries: NDArray[np.float32], vectors: Corpus, edges: Rows, ids: Sequence[str], k: int) -> None:
+    def __init__(
+        self, queries: NDArray[np.float32], vectors: Corpus, edges: RowNumbers, ids: Sequence[str], k: int
+    ) -> None:
         self.queries, self._vectors, self._edges, self._ids, self._k = queries, vectors, edges, ids, k
         self._lengths, self.kth = np.linalg.norm(queries.astype(np.float64), axis=1), np.full(len(queries), -np.inf)
         self.longest = 0.0  # of the documents so far
@@ -205,7 +207,7 @@ class _Candidates:
         error = 1.01 * (width + 8) * 2.0**-24 * self._lengths * self.longest + width * float(np.finfo(np.float32).tiny)
         return np.asarray(self.kth - 2 * error, dtype=np.float32)
 
-    def add(self, query: Rows, document: Rows, score: NDArray[np.float32]) -> None:
+    def add(self, query: RowNumbers, document: RowNumbers, score: NDArray[np.float32]) -> None:
         """Add M pairs, each once."""
         self._query = np.concatenate([self._query, query])
         self._document = np.concatenate([self._document, document])
@@ -239,7 +241,9 @@ class _Candidates:
         self._query, self._document, self._score = self._query[chosen], self._document[chosen], self._score[chosen]
 
 
-def _exact(queries: Corpus, query: Rows, vectors: Corpus, edges: Rows, document: Rows) -> NDArray[np.float32]:
+def _exact(
+    queries: Corpus, query: RowNumbers, vectors: Corpus, edges: RowNumbers, document: RowNumbers
+) -> NDArray[np.float32]:
     """Return float64 inner products of M pairs rounded to float32, each summed over its document's best row alone."""
     scores = np.empty(len(document), dtype=np.float32)
     rows = max(1, len(vectors) // max(1, len(edges) - 1))  # of a document
@@ -259,7 +263,7 @@ def _exact(queries: Corpus, query: Rows, vectors: Corpus, edges: Rows, document:
 def _find_by_torch(
     pools: list[_Candidates],
     vectors: Corpus,
-    edges: Rows,
+    edges: RowNumbers,
     ids: Sequence[str],
     blocks: list[slice],
     k: int,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,18 +22,12 @@ from numpy.typing import NDArray
 from unimoe.core.errors import DataError, InputError, named_inputs
 from unimoe.core.io import Strict, atomic_path, cache_dir, hash_json, hash_parts, lock, read_json, write_json
 from unimoe.data.collection import Document
-from unimoe.models.embedder import Embedder, TextKind
+from unimoe.models.embedder import Embedder, Encode, Spread, TextKind
 
 logger = logging.getLogger(__name__)
 
 Storage = Literal["float32", "float16"]
-Vectors = NDArray[np.floating]
-
-Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-"""From N texts to ``(N, D)``."""
-
-Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[NDArray[np.float32]]]
-"""Embeds several units by a function that embeds one, and yields their vectors in order; ``map`` is one."""
+StoredVectors = NDArray[np.floating]
 
 MADE_FROM = "made_from.json"
 """The file beside kept vectors that names model and collection."""
@@ -51,7 +45,7 @@ class Embedded:
     """
 
     ids: list[str]
-    vectors: Vectors
+    vectors: StoredVectors
     starts: NDArray[np.int64] | None = None
 
     def of(self, ids: Sequence[str]) -> NDArray[np.float32]:
@@ -244,7 +238,7 @@ def _allocate(path: Path, shape: tuple[int, int], dtype: np.dtype) -> np.memmap:
     return np.lib.format.open_memmap(path, mode="r+")
 
 
-def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str) -> Vectors:
+def _next_unit(made: Iterator[NDArray[np.float32]], ids: Sequence[str], storage: Storage, label: str) -> StoredVectors:
     """Return the next unit's vectors as they will be stored; refuse vectors that are zero or not finite."""
     with named_inputs(lambda index: f"{label} {ids[index]!r}"), np.errstate(over="ignore"):
         found = next(made).astype(storage)

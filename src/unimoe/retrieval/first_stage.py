@@ -91,7 +91,7 @@ def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *,
 
 
 @dataclass(frozen=True)
-class Candidates:
+class FirstStageRun:
     """What a first stage found for some queries, best first; a query has no documents where nothing was found.
 
     ``source`` is the first stage's name in results, with its parameters or the content hash of its file. Where scores
@@ -178,7 +178,7 @@ class FirstStage:
         """Return the texts that ``candidates`` has to embed before it can search, those of queries first."""
         return self.search.left_to_encode(whole, self._searched) if self.search else []
 
-    def candidates(self, whole: Collection, scored: Collection) -> Candidates:
+    def candidates(self, whole: Collection, scored: Collection) -> FirstStageRun:
         """Find the candidates of the scored queries, at least 100 each where there are as many.
 
         ``whole`` is the collection with all its queries: one cached run serves every sample of them.
@@ -191,7 +191,7 @@ class FirstStage:
         if self.search:
             runs.append(self.search.run(whole, depth))
         found = reciprocal_rank_fusion(runs, depth=self._kept, k=settings.fusion.k) if len(runs) > 1 else runs[0]
-        return Candidates(self.source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
+        return FirstStageRun(self.source, {query_id: found[query_id] for query_id in scored.queries}, ordered=True)
 
     @property
     def _kept(self) -> int:
@@ -202,7 +202,7 @@ class FirstStage:
         """How deep a ranking is, of a fusion each of the two."""
         return max(self._kept, self.settings.fusion.depth if self.settings.first_stage == FUSION else 0)
 
-    def _from_file(self, file: Path, scored: Collection) -> Candidates:
+    def _from_file(self, file: Path, scored: Collection) -> FirstStageRun:
         """Read the scored queries' part of a run without self-matches; refuse a run of another collection."""
         if self.settings.first_stage == "official":
             source = f"official({TOP1000})"
@@ -218,4 +218,4 @@ class FirstStage:
             )
         named = replace(scored, name=self.dataset)  # as a command takes it
         run, ordered = fitting_candidates(run, named, self.settings.depth, str(file))
-        return Candidates(source, cut_run(run, self._kept), ordered)
+        return FirstStageRun(source, cut_run(run, self._kept), ordered)

@@ -21,7 +21,7 @@ from unimoe.config.base import Precision
 from unimoe.core.errors import UsageError
 from unimoe.core.trec import Run
 from unimoe.results import VectorIndex
-from unimoe.retrieval.dense import Corpus, EmbeddedCollection, Rows
+from unimoe.retrieval.dense import Corpus, EmbeddedCollection, RowNumbers
 
 _BLOCK = 2**16
 """Rows that are cut and quantised at a time."""
@@ -114,8 +114,8 @@ def packed(vectors: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def nearest_by_hamming(
-    queries: NDArray[np.uint8], documents: NDArray[np.uint8], k: int, starts: Rows | None = None
-) -> Rows:
+    queries: NDArray[np.uint8], documents: NDArray[np.uint8], k: int, starts: RowNumbers | None = None
+) -> RowNumbers:
     """Return for each query the places of the ``k`` documents with the fewest other bits, ``(Q, k)``, nearest first.
 
     Of equal distances the later document comes first; there are as many columns as documents where these are fewer.

@@ -23,8 +23,8 @@ from torchjd.aggregation import GradVacWeighting, PCGradWeighting
 
 from unimoe.config.training import ArmConfig
 
-Task = Literal["ranking", "embedding"]
-TASKS: tuple[Task, Task] = ("ranking", "embedding")
+TrainingTask = Literal["ranking", "embedding"]
+TASKS: tuple[TrainingTask, TrainingTask] = ("ranking", "embedding")
 
 _STATIONARY = 1e-4
 """Share of the gradients' joint length below which a mixture counts as zero, as in torchjd."""
@@ -37,11 +37,11 @@ class Aggregation:
         self._ranking_weight = ranking_weight
 
     @property
-    def weights(self) -> dict[Task, float]:
+    def weights(self) -> dict[TrainingTask, float]:
         """Weights of the losses in the next step."""
         return {"ranking": self._ranking_weight, "embedding": 1 - self._ranking_weight}
 
-    def learn(self, losses: Mapping[Task, float]) -> None:
+    def learn(self, losses: Mapping[TrainingTask, float]) -> None:
         """Learn from a step's unweighted losses."""
 
     def state(self) -> dict[str, Tensor]:
@@ -68,11 +68,11 @@ class Uncertainty(Aggregation):
         self._adam = torch.optim.Adam([self._log_variances], lr=learning_rate)
 
     @property
-    def weights(self) -> dict[Task, float]:
+    def weights(self) -> dict[TrainingTask, float]:
         """Weights of the losses in the next step."""
         return dict(zip(TASKS, (-self._log_variances.detach()).exp().tolist(), strict=True))
 
-    def learn(self, losses: Mapping[Task, float]) -> None:
+    def learn(self, losses: Mapping[TrainingTask, float]) -> None:
         """Move the log-variances down the gradient of ``exp(-s) * loss + s / 2``."""
         loss = torch.tensor([losses[task] for task in TASKS], dtype=torch.float64)
         self._log_variances.grad = 0.5 - (-self._log_variances.detach()).exp() * loss

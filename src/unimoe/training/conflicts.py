@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import LOSSES, LossConfig
-from unimoe.training.aggregation import TASKS, Task
+from unimoe.training.aggregation import TASKS, TrainingTask
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 
@@ -103,7 +103,7 @@ class FlatGradients:
 
 
 def conflict_records(
-    flat: FlatGradients, whole: Mapping[Task, Tensor], batches: Mapping[Task, TaskBatch]
+    flat: FlatGradients, whole: Mapping[TrainingTask, Tensor], batches: Mapping[TrainingTask, TaskBatch]
 ) -> list[dict[str, float | None]]:
     """Return how well the gradients of the two unweighted losses agree in each layer.
 

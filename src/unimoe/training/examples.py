@@ -42,24 +42,26 @@ class Triple(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Texts:
+class TokenizedTexts:
     """Sequences to run, with their states below the adapters where these are kept."""
 
     ids: Sequence[TokenIds]
     frozen: FrozenStates | None
 
     @classmethod
-    def of(cls, model: UnimodelForExp1, ids: Sequence[TokenIds]) -> Texts:
+    def of(cls, model: UnimodelForExp1, ids: Sequence[TokenIds]) -> TokenizedTexts:
         """Return sequences with the states that a model keeps of them."""
         return cls(ids, model.kept_states(ids))
 
-    def pick(self, rows: Sequence[int]) -> Texts:
+    def pick(self, rows: Sequence[int]) -> TokenizedTexts:
         """Return some of the sequences, in the order of ``rows``."""
-        return Texts([self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None)
+        return TokenizedTexts(
+            [self.ids[row] for row in rows], [self.frozen[row] for row in rows] if self.frozen else None
+        )
 
-    def __add__(self, other: Texts) -> Texts:
+    def __add__(self, other: TokenizedTexts) -> TokenizedTexts:
         frozen = [*self.frozen, *other.frozen] if self.frozen and other.frozen else None
-        return Texts([*self.ids, *other.ids], frozen)
+        return TokenizedTexts([*self.ids, *other.ids], frozen)
 
     @property
     def tokens(self) -> int:
@@ -71,7 +73,7 @@ class Texts:
 class RankingSet:
     """Yes/no prompts, grouped by query."""
 
-    prompts: Texts
+    prompts: TokenizedTexts
     groups: list[list[int]]  # for each query the rows of its prompts, that of the positive first
     query_ids: list[str]  # of the queries, for errors
     labels: list[list[float]]  # for each query the grades of its documents
@@ -82,8 +84,8 @@ class RankingSet:
 class EmbeddingSet:
     """Queries and documents to embed."""
 
-    queries: Texts
-    documents: Texts  # each document once
+    queries: TokenizedTexts
+    documents: TokenizedTexts  # each document once
     groups: list[list[int]]  # for each query the rows of its documents, that of the positive first
     relevant: list[frozenset[int]]  # for each query the rows of documents that are relevant to it or excluded for it
     query_ids: list[str]  # of the queries, for errors
@@ -157,7 +159,7 @@ def ranking_set(
         pairs += [(collection.queries[triple.query_id], collection.corpus[d].full_text) for d in documents]
     order = iter(range(len(members)))
     return RankingSet(
-        Texts.of(model, model.pair_ids(pairs)),
+        TokenizedTexts.of(model, model.pair_ids(pairs)),
         groups,
         [triple.query_id for triple, _ in members],
         labels,
@@ -174,8 +176,8 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
         for t in triples
     ]
     return EmbeddingSet(
-        queries=Texts.of(model, model.text_ids([collection.queries[t.query_id] for t in triples], "query")),
-        documents=Texts.of(model, model.text_ids([collection.corpus[d].full_text for d in rows], "document")),
+        queries=TokenizedTexts.of(model, model.text_ids([collection.queries[t.query_id] for t in triples], "query")),
+        documents=TokenizedTexts.of(model, model.text_ids([collection.corpus[d].full_text for d in rows], "document")),
         groups=groups,
         relevant=relevant,
         query_ids=[triple.query_id for triple in triples],

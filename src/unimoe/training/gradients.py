@@ -17,7 +17,7 @@ from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig, ArmTask, TrainingConfig
 from unimoe.core.io import append_jsonl
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.aggregation import Surgery, Task, make_aggregation
+from unimoe.training.aggregation import Surgery, TrainingTask, make_aggregation
 from unimoe.training.conflicts import FlatGradients, TaskBatch, conflict_records, is_additive
 from unimoe.training.examples import (
     EMBEDDING_STREAM,
@@ -31,7 +31,7 @@ from unimoe.training.losses.listwise import refuse_binary
 from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
 
-class Batches(NamedTuple):
+class TaskBatches(NamedTuple):
     """The examples of one of an arm's tasks, and the groups of them that each step sees."""
 
     data: RankingSet | EmbeddingSet
@@ -40,26 +40,26 @@ class Batches(NamedTuple):
 
 def arm_batches(
     experiment: Experiment, task: ArmTask, seed: int, data: TrainingData, model: UnimodelForExp1
-) -> dict[Task, Batches]:
+) -> dict[TrainingTask, TaskBatches]:
     """Return the batches of each task that an arm is trained for; they are the same for every such arm."""
-    training, found = experiment.training, dict[Task, Batches]()
+    training, found = experiment.training, dict[TrainingTask, TaskBatches]()
     if task != "emb_only":
         ranking, group = data.ranking(model), training.ranking.group
         order = _steps(training, len(ranking.batched), training.ranking.queries_per_step // group, seed, RANKING_STREAM)
         queries = [[query for place in step for query in ranking.batched[place]] for step in order]
-        found["ranking"] = Batches(ranking, queries)
+        found["ranking"] = TaskBatches(ranking, queries)
     if task != "rank_only":
         embedding, pairs = data.embedding(model), training.embedding.pairs_per_step
         order = _steps(training, len(embedding.groups), pairs, seed, EMBEDDING_STREAM)
-        found["embedding"] = Batches(embedding, order)
+        found["embedding"] = TaskBatches(embedding, order)
     return found
 
 
 class StepLosses(NamedTuple):
     """The unweighted losses of one step by task, the weights of the tasks, and the tokens seen."""
 
-    losses: Mapping[Task, float]
-    weights: Mapping[Task, float]
+    losses: Mapping[TrainingTask, float]
+    weights: Mapping[TrainingTask, float]
     tokens: int
 
     @property
@@ -81,7 +81,7 @@ class ArmGradients:
         arm: ArmConfig,
         model: UnimodelForExp1,
         weights: Mapping[str, nn.Parameter],
-        batches: Mapping[Task, Batches],
+        batches: Mapping[TrainingTask, TaskBatches],
         conflict_log: Path,
         processes: Processes = ALONE,
     ) -> None:
@@ -104,7 +104,7 @@ class ArmGradients:
         surgery = self.aggregation if isinstance(self.aggregation, Surgery) else None
         measured = conflicts.measure and step % conflicts.interval == 0
         ranking: Tensor | None = None  # that of a joint arm, where the step needs it alone
-        losses: dict[Task, float] = {}
+        losses: dict[TrainingTask, float] = {}
         weights, tokens = self.aggregation.weights, 0
         for task, batches in self._batches.items():
             losses[task], seen = self._backward(batches.steps[step], task, weights[task], step)
@@ -124,19 +124,19 @@ class ArmGradients:
         else:
             flat.sum_up()
         if measured:
-            unweighted: dict[Task, Tensor] = {
+            unweighted: dict[TrainingTask, Tensor] = {
                 "ranking": ranking.div_(weights["ranking"]),
                 "embedding": embedding.div_(weights["embedding"]),
             }
             self._log_conflicts(step, unweighted)
         return found
 
-    def query_ids(self, step: int, tasks: Sequence[Task]) -> list[str]:
+    def query_ids(self, step: int, tasks: Sequence[TrainingTask]) -> list[str]:
         """Return the ids of the queries in a step's batches of some tasks, each once."""
         chosen = [self._batches[task] for task in tasks]
         return list(dict.fromkeys(batches.data.query_ids[row] for batches in chosen for row in batches.steps[step]))
 
-    def _backward(self, rows: Sequence[int], task: Task, weight: float, step: int) -> tuple[float, int]:
+    def _backward(self, rows: Sequence[int], task: TrainingTask, weight: float, step: int) -> tuple[float, int]:
         """Add the gradient of a task's weighted loss over some rows; return the unweighted loss and the tokens seen."""
         training, model, data = self._experiment.training, self._model, self._batches[task].data
         if isinstance(data, RankingSet):
@@ -145,7 +145,7 @@ class ArmGradients:
         temperature, contrast = training.embedding.temperature, training.embedding.pairs_per_step
         return embedding_backward(model, data, rows, weight, temperature, self._budget, contrast)
 
-    def _log_conflicts(self, step: int, gradients: Mapping[Task, Tensor]) -> None:
+    def _log_conflicts(self, step: int, gradients: Mapping[TrainingTask, Tensor]) -> None:
         """Log how well the tasks' unweighted gradients agree."""
         ranking = self._batches["ranking"]
         lengths = (len(ranking.data.groups[row]) for row in ranking.steps[step])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unimoe.core.console import Step
-from unimoe.training.run_state import Log, Parts, Progress, RunState
+from unimoe.training.run_state import LogStep, Parts, Progress, RunState
 
 StepFacts = dict[str, Any]
 """Facts about a step or a score by name, as JSON values."""
@@ -107,7 +107,7 @@ class Training(ABC):
     def begin_step(self, number: int) -> None:  # noqa: B027 - a hook
         """Make what a step needs and what is no part of its time, such as the batches of an epoch."""
 
-    def watch(self) -> AbstractContextManager[Log]:
+    def watch(self) -> AbstractContextManager[LogStep]:
         """Return what shows the numbers of steps while the training runs."""
         return nullcontext(lambda step, values: None)
 
@@ -195,7 +195,7 @@ class Training(ABC):
         self.state.processes.wait()  # all have read before the leader writes
         self.state.cut_logs(self.progress.step)
 
-    def _advance(self, show: Log, on_step: OnStep | None) -> None:
+    def _advance(self, show: LogStep, on_step: OnStep | None) -> None:
         """Take a step, and do what is due after it."""
         progress, scores = self.progress, StepFacts()
         self.begin_step(progress.step)

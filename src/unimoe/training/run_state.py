@@ -27,7 +27,7 @@ from unimoe.models.tensor_files import read_tensors, save_tensors
 Parts = dict[str, Mapping[str, Tensor]]
 """Tensors by the part they belong to, such as the optimizer, and by name."""
 
-Log = Callable[[int, Mapping[str, float]], None]
+LogStep = Callable[[int, Mapping[str, float]], None]
 """Receives a step's number and its values."""
 
 
@@ -147,7 +147,7 @@ def refuse_missing(names: Sequence[Tracker]) -> None:
 @contextmanager
 def trackers(
     names: Sequence[Tracker], folder: Path, *, run: str, identity: str, step: int, config: Mapping[str, Any]
-) -> Iterator[Log]:
+) -> Iterator[LogStep]:
     """Open the trackers of a training, and close them when the block ends.
 
     A resumed training keeps its ``identity``. Records of steps after ``step`` are removed, which are taken again.

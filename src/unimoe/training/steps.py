@@ -18,7 +18,7 @@ from unimoe.config.training import LOSSES, LossConfig, Schedule
 from unimoe.core.errors import named_inputs
 from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.examples import EmbeddingSet, RankingSet, Texts
+from unimoe.training.examples import EmbeddingSet, RankingSet, TokenizedTexts
 from unimoe.training.losses.built_in import info_nce, yes_no_loss
 from unimoe.training.losses.listwise import ListwiseLoss
 
@@ -84,7 +84,9 @@ def _loss_of_lists(
     return loss_of
 
 
-def _pointwise_backward(model: UnimodelForExp1, texts: Texts, labels: Tensor, weight: float, budget: Budget) -> float:
+def _pointwise_backward(
+    model: UnimodelForExp1, texts: TokenizedTexts, labels: Tensor, weight: float, budget: Budget
+) -> float:
     """Add the gradient of the mean yes/no loss. It is a sum over prompts, so each part has its own backward pass."""
     losses = [torch.zeros((), device=model.device)]
     with _own_random_numbers(budget.processes):
@@ -136,7 +138,7 @@ def embedding_backward(
 
 
 def _joint_backward(
-    model: UnimodelForExp1, texts: Texts, loss_of: Callable[[Tensor], Tensor], weight: float, budget: Budget
+    model: UnimodelForExp1, texts: TokenizedTexts, loss_of: Callable[[Tensor], Tensor], weight: float, budget: Budget
 ) -> float:
     """Add the gradient of a loss that sees all states at once; a batch above the budget runs twice."""
     with _own_random_numbers(budget.processes):
@@ -196,7 +198,7 @@ def _own_random_numbers(processes: Processes) -> Iterator[None]:
         yield
 
 
-def _parts(model: UnimodelForExp1, texts: Texts, budget: Budget) -> list[list[int]]:
+def _parts(model: UnimodelForExp1, texts: TokenizedTexts, budget: Budget) -> list[list[int]]:
     """Return this process's share of the texts, in parts within the budget."""
     tokens = min(budget.tokens, default_token_budget(model.device))
     rows: Sequence[int] = range(len(texts.ids))
@@ -206,7 +208,7 @@ def _parts(model: UnimodelForExp1, texts: Texts, budget: Budget) -> list[list[in
     return [[rows[place] for place in part] for part in parts]
 
 
-def _states(model: UnimodelForExp1, texts: Texts, part: Sequence[int], seed: int | None = None) -> Tensor:
+def _states(model: UnimodelForExp1, texts: TokenizedTexts, part: Sequence[int], seed: int | None = None) -> Tensor:
     if seed is not None:
         torch.manual_seed(seed)
     some = texts.pick(part)

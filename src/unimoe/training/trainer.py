@@ -26,7 +26,6 @@ from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
-    ADAPTER_SETTINGS,
     MANIFEST,
     Checkpoint,
     folder_name,
@@ -35,15 +34,16 @@ from unimoe.models.checkpoint import (
     write_manifest,
 )
 from unimoe.models.frozen_layers import FrozenLayers
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir
-from unimoe.training.aggregation import Task
+from unimoe.training.aggregation import TrainingTask
 from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import StepFacts, Training
 from unimoe.training.model_card import base_on_hub, model_card
-from unimoe.training.run_state import Log, Parts, RunState, refuse_missing, trackers
+from unimoe.training.run_state import LogStep, Parts, RunState, refuse_missing, trackers
 from unimoe.training.steps import MasterAdamW, learning_rates
 
 
@@ -155,7 +155,7 @@ class ArmTraining(Training):
         log = self.state.logs / "gradient_conflicts.jsonl"
         self._gradients = ArmGradients(config, self._arm_config, self._model, weights, batches, log, self._processes)
 
-    def watch(self) -> AbstractContextManager[Log]:
+    def watch(self) -> AbstractContextManager[LogStep]:
         """Return the trackers, which the leader alone has."""
         return trackers(
             self._training.tracking if self._processes.leads else [],
@@ -250,7 +250,7 @@ class ArmTraining(Training):
             write_text(temporary / "README.md", model_card(checkpoint, self._model))
             write_manifest(temporary, checkpoint)
 
-    def _stop(self, step: int, what: str, tasks: Sequence[Task]) -> NoReturn:
+    def _stop(self, step: int, what: str, tasks: Sequence[TrainingTask]) -> NoReturn:
         ids = self._gradients.query_ids(step, tasks)
         named = ", ".join(ids[:16]) + (f" and {len(ids) - 16} more" if len(ids) > 16 else "")
         raise DataError(

@@ -15,9 +15,9 @@ from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.compare import compute_interference_metrics, generate_comparison_table
 from unimoe.analysis.comparisons import Comparison, Question, compare_arms, questions_of
 from unimoe.analysis.gates.definitions import DifferenceGate
-from unimoe.analysis.gates.findings import find
+from unimoe.analysis.gates.findings import evaluate_gate
 from unimoe.analysis.gates.scores import collect
-from unimoe.analysis.saved_comparison import Correction, Family, save_comparison
+from unimoe.analysis.saved_comparison import Correction, TestFamily, save_comparison
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import short_names
@@ -94,7 +94,7 @@ def three_on_two(folder: Path = Path("outputs")) -> tuple[Results, list[Question
 
 
 class TestCorrections:
-    def found(self, correction: Correction = "holm", family: Family = "table") -> tuple[Comparison, ...]:
+    def found(self, correction: Correction = "holm", family: TestFamily = "table") -> tuple[Comparison, ...]:
         held, asked = three_on_two()
         return Analysis(held, questions=asked, iterations=10, correction=correction, family=family).all_comparisons
 
@@ -183,7 +183,7 @@ class TestAverages:
             kind="superiority", task="reranking", datasets=[key.partition("/")[2] for key in c.parts],
             metric="ndcg@10", system=c.system, baseline=c.baseline, margin=0.0,
         )  # fmt: skip
-        finding = find(gate, collect(held, gate))
+        finding = evaluate_gate(gate, collect(held, gate))
         assert c.key == "reranking/average of 2"
         assert c.delta == pytest.approx(finding.value)
         assert c.difference.interval == pytest.approx(finding.estimate.interval)

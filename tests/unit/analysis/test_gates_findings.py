@@ -26,7 +26,7 @@ from support.results import (
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.gates.definitions import DifferenceGate, InterferenceGate, load_gates
-from unimoe.analysis.gates.findings import find, ratio_weights, region_of, stability_of
+from unimoe.analysis.gates.findings import evaluate_gate, ratio_weights, region_of, stability_of
 from unimoe.analysis.gates.registration import REGISTERED, default_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
 from unimoe.core.errors import DataError
@@ -130,7 +130,7 @@ def test_an_equivalence_gate_of_equal_arms_fails_one_time_in_ten_at_most() -> No
     rng = np.random.default_rng(5)
     gate = DifferenceGate.model_validate(DIFFERENCE | {"kind": "equivalence", "margin": 1e-4})
     equal = (scores_of(gate, {"apidocs": simulate(3, 30, 0.0, rng=rng)}) for _ in range(200))
-    labels = [find(gate, scores).label for scores in equal]
+    labels = [evaluate_gate(gate, scores).label for scores in equal]
     assert labels.count("FAIL") <= 20
 
 
@@ -149,7 +149,7 @@ def test_fewer_seeds_alone_are_no_instability() -> None:
     passed = unstable = reversed_ = 0
     for _ in range(150):
         scores = scores_of(GATE, {"apidocs": simulate(3, 2_000, 0.03, rng=rng, seed_sd=0.001, query_sd=0.05)})
-        whole = find(GATE, scores)
+        whole = evaluate_gate(GATE, scores)
         if whole.label == "PASS":
             item = stability_of(GATE, scores, whole)
             passed += 1

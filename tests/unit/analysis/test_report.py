@@ -28,9 +28,9 @@ from unimoe.analysis.drilldown import QueryCase, drill_down
 from unimoe.analysis.figures import Drawing, all_figures, to_svg
 from unimoe.analysis.figures.training import conflict_grid
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Registration, load_gates
-from unimoe.analysis.gates.findings import find
+from unimoe.analysis.gates.findings import evaluate_gate
 from unimoe.analysis.gates.scores import collect
-from unimoe.analysis.gates.wording import finding_word, interval_text, shown
+from unimoe.analysis.gates.wording import finding_word, interval_text, value_text
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import page, provenance
 from unimoe.analysis.report.systems import systems_headlines
@@ -137,7 +137,7 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
     assert [ends for ends in black_lines(axes) if ends[0] != ends[1]] == clipped
     seen = words(drawing.figure)
     for item, found in rows:
-        assert f"{shown(item.gate, found.value).removesuffix(' %')} {interval_text(item.gate, found)}" in seen
+        assert f"{value_text(item.gate, found.value).removesuffix(' %')} {interval_text(item.gate, found)}" in seen
         assert any(text.startswith(finding_word(item.gate, found.label)) for text in seen)
     drawing.figure.draw_without_rendering()
     numbers, labels = ([text.get_window_extent() for text in beside.get_yticklabels()] for beside in axes.child_axes)
@@ -339,7 +339,7 @@ def drilled_results(tmp_path: Path) -> Results:
 
 
 def drilled(results: Results, gate: Gate = GATE) -> tuple[QueryCase, ...]:
-    return drill_down(results, gate, find(gate, collect(results, gate)), 200)
+    return drill_down(results, gate, evaluate_gate(gate, collect(results, gate)), 200)
 
 
 def test_the_largest_difference_comes_first_without_ties_and_shares_sum_to_the_value(drilled_results: Results) -> None:

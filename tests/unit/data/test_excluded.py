@@ -22,8 +22,8 @@ from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.languages import language_of
 from unimoe.data.published import FAMILIES
 from unimoe.data.source import SOURCES
-from unimoe.evaluation.embedding_eval import evaluate_embedding_collection
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
+from unimoe.evaluation.tasks.embed import evaluate_embedding_collection
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import dense_run, embed_collection
 from unimoe.retrieval.first_stage import FirstStage

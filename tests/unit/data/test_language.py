@@ -17,7 +17,7 @@ from unimoe.checks import Check
 from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset
+from unimoe.evaluation.datasets import Dataset, LoadedDataset
 from unimoe.results import Task, read_result
 
 TEXTS = {

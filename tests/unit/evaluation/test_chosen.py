@@ -22,9 +22,10 @@ from unimoe.data.collection import Document
 from unimoe.data.published import CQADUPSTACK
 from unimoe.data.source import find_source
 from unimoe.evaluation.chosen import load_extra_systems, planned_extra_systems
-from unimoe.evaluation.runner import Evaluator, describe
+from unimoe.evaluation.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
+from unimoe.evaluation.evaluate import Evaluator
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, chosen_datasets, tier_datasets
+from unimoe.evaluation.tasks.embed import describe
 from unimoe.formats.runs import read_run
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import run_beside

@@ -25,7 +25,7 @@ from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.core.errors import UsageError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
+from unimoe.models.named import ModelSettings, default_experiment, named_model
 from unimoe.models.unimodel import UnimodelForExp1
 
 TEXTS = ["the cat sat on the mat", "a quick sort", "", "rain on the roof", "yes"]
@@ -183,8 +183,6 @@ def test_rerankers_of_other_weights_are_other_revisions(tmp_path: Path) -> None:
     """MTEB reuses stored scores of the same revision, and shards of a killed task are found by it."""
     revisions = set()
     for name in (f"monot5:{save_tiny_t5(tmp_path / 't5')}", f"rankllama:{save_tiny_score_head(tmp_path / 'head')}"):
-        system = named_system(name, Naming(default_experiment(name), torch.device("cpu"), torch.float32))
-        model = system.model()
-        assert (model.base_identity, model.prompt_name) == (system.base_identity, system.prompt)
+        model, _ = named_model(name, ModelSettings(default_experiment(name), torch.device("cpu"), torch.float32))
         revisions.add(MTEBCrossEncoderWrapper(model).mteb_model_meta.revision)
     assert len(revisions) == 2

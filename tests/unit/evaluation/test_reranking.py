@@ -24,16 +24,20 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
 from unimoe.evaluation import reranking_eval
 from unimoe.evaluation.embedding_eval import evaluate_mteb
-from unimoe.evaluation.reranking import rerankers
-from unimoe.evaluation.reranking.shards import Pair, Reranker, ShardStore
-from unimoe.evaluation.systems.named import MODELS, Naming, named_system, stated_system
+from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.base import BaseModel
 from unimoe.models.embedder import Advance
+from unimoe.models.functions import FunctionReranker
+from unimoe.models.model import as_unimodel, given_reranker, stated_model
+from unimoe.models.named import MODELS, ModelSettings, named_model
+from unimoe.models.pair_model import PairModelReranker
+from unimoe.models.reranker import Pair, Reranker, ShardStore
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 COLLECTION = invented(documents=12, queries=4, unjudged=1)
+CPU = torch.device("cpu")
 EVERY: Run = {query: dict.fromkeys(COLLECTION.corpus, 1.0) for query in COLLECTION.queries}
 
 
@@ -83,16 +87,14 @@ def test_any_reranker_resumes_at_the_shard_it_was_killed_at(
     monkeypatch.setattr(CountingReranker, "at_once", at_once)
     store, per_query, done = ShardStore(tmp_path, "one"), len(COLLECTION.corpus), list[int]()
     with pytest.raises(KeyboardInterrupt):
-        reranking_eval.rerank_collection(CountingReranker(2 * per_query), COLLECTION, EVERY, store=store)
+        rerank_collection(CountingReranker(2 * per_query), COLLECTION, EVERY, store=store)
     damaged, _ = store.folder.iterdir()
     damaged.write_text('{"scores": null, "seconds": 1}', encoding="utf-8")
     again = CountingReranker()
-    found = reranking_eval.rerank_collection(again, COLLECTION, EVERY, store=store, advance=done.append)
+    found = rerank_collection(again, COLLECTION, EVERY, store=store, advance=done.append)
     assert again.scored == 4 * per_query  # of five queries, of which one of two files was damaged
     assert sum(done) == (1 if at_once == 1 else 5) * per_query  # the reranker itself reports none
-    assert (
-        found.run == reranking_eval.rerank_collection(rerankers.FunctionReranker(shared_words), COLLECTION, EVERY).run
-    )
+    assert found.run == rerank_collection(FunctionReranker(shared_words), COLLECTION, EVERY).run
 
 
 class LosingReranker(CountingReranker):
@@ -111,9 +113,9 @@ class LosingReranker(CountingReranker):
 )
 def test_scores_that_are_none_and_pairs_that_get_none_are_refused(returned: Any, words: str) -> None:
     with pytest.raises(DataError, match=words):
-        reranking_eval.rerank_collection(rerankers.FunctionReranker(lambda pairs: returned), COLLECTION, EVERY)
+        rerank_collection(FunctionReranker(lambda pairs: returned), COLLECTION, EVERY)
     with pytest.raises(DataError, match=r"query 'q0', document 'd00': in no shard of the reranker's cut\(\)"):
-        reranking_eval.rerank_collection(LosingReranker(), COLLECTION, EVERY)
+        rerank_collection(LosingReranker(), COLLECTION, EVERY)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_anything_but_a_reranker_is_refused(experiment: Experiment, toy: str, mo
     with pytest.raises(UsageError, match=r"^a function is no model; give a causal language model"):
         evaluate_mteb(shared_words, None, experiment, ["STS12"])  # a function does not embed
     own = CountingReranker()
-    assert rerankers.as_reranker(own, None, experiment) is own
+    assert given_reranker(own, None, experiment) is own
 
 
 def test_a_model_and_tokenizer_score_as_their_reranker(base: BaseModel, experiment: Experiment, toy: str) -> None:
@@ -176,13 +178,13 @@ def test_what_has_no_decoder_is_refused(base: BaseModel, experiment: Experiment)
     sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "vocab_size": 400, "d_model": 16}
     for model in (nn.Linear(2, 2), BartForConditionalGeneration(BartConfig(**sizes))):
         with pytest.raises(UsageError, match=rf"a {type(model).__name__} has no decoder layers at model\.layers"):
-            rerankers.as_unimodel(model, base.tokenizer, experiment)
+            as_unimodel(model, base.tokenizer, experiment)
 
 
 def test_names_and_candidates_that_are_none_are_refused(base: BaseModel, experiment: Experiment) -> None:
-    reranker = rerankers.PairModelReranker(rerankers.as_unimodel(base.model, base.tokenizer, experiment))
+    reranker = PairModelReranker(as_unimodel(base.model, base.tokenizer, experiment))
     with pytest.raises(DataError, match="candidate 'x9' of query 'q1' is no document of invented"):
-        reranking_eval.rerank_collection(reranker, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
+        rerank_collection(reranker, COLLECTION, {"q0": {"d00": 1.0}, "q1": {"x9": 1.0}})
     with pytest.raises(UsageError, match="cqadupstack is 12 collections; use evaluate_reranking_suite"):
         reranking_eval.evaluate_beir(base.model, base.tokenizer, experiment, "cqadupstack")
     for names, words in (
@@ -256,14 +258,14 @@ def test_a_score_that_is_not_finite_names_the_pair(judge: UnimodelForExp1) -> No
     judge.model.model.embed_tokens.weight[token] = torch.nan
     corpus = {**COLLECTION.corpus, "d05": Document("", "a <|endoftext|> b")}
     with pytest.raises(DataError, match=r"query 'q\d', document 'd05': the score is not finite"):
-        reranking_eval.rerank_collection(rerankers.PairModelReranker(judge), replace(COLLECTION, corpus=corpus), EVERY)
+        rerank_collection(PairModelReranker(judge), replace(COLLECTION, corpus=corpus), EVERY)
 
 
 def test_a_query_that_leaves_no_room_is_named_in_the_outcome(judge: UnimodelForExp1) -> None:
     queries = {**COLLECTION.queries, "q2": "word " * 200}
     wordy = replace(COLLECTION, name="wordy", queries=queries)
-    outcome = reranking_eval.rerank_collection(rerankers.PairModelReranker(judge), wordy, EVERY)
-    plain = reranking_eval.rerank_collection(rerankers.PairModelReranker(judge), COLLECTION, EVERY)
+    outcome = rerank_collection(PairModelReranker(judge), wordy, EVERY)
+    plain = rerank_collection(PairModelReranker(judge), COLLECTION, EVERY)
     assert (outcome.truncated_queries, plain.truncated_queries) == (["q2"], [])
     (note,) = outcome.notes
     assert re.search(r"^wordy: queries that fill the whole prompt, .* 1 \(q2\); raise model.max_length", note)
@@ -285,19 +287,20 @@ class Own:
 
 
 def test_a_users_kind_of_model_that_raises_is_named(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
-    naming, line = Naming(experiment, torch.device("cpu"), torch.float32), r" \(test_reranking\.py, line \d+\); fix it$"
+    settings, line = (
+        ModelSettings(experiment, torch.device("cpu"), torch.float32),
+        r" \(test_reranking\.py, line \d+\); fix it$",
+    )
     errors = {"bad": ValueError("no\nluck"), "ours": UsageError("ours"), "stopped": KeyboardInterrupt("stop")}
     models = {name: Own(error) for name, error in errors.items()} | {"none": None}
-    monkeypatch.setitem(
-        MODELS._things, "own", lambda name, naming: models[name] and stated_system(models[name], naming)
-    )
+    monkeypatch.setitem(MODELS._things, "own", lambda name, settings: models[name] and stated_model(models[name]))
     for name, kind, words in (
         ("bad", DataError, f"^own:bad raised ValueError: no luck{line}"),
         ("ours", UsageError, "^ours$"),
         ("stopped", KeyboardInterrupt, "^stop$"),
         ("else", DataError, f"own:else raised KeyError: 'else'{line}"),
-        ("none", DataError, "own:none: its maker returned NoneType; return a System"),
+        ("none", DataError, "own:none: its maker returned NoneType; return a Model"),
     ):
         with pytest.raises(kind, match=words) as raised:
-            rerankers.reranker_of(named_system(f"own:{name}", naming).model()).score([("query", "document")])
+            named_model(f"own:{name}", settings)[0].reranker().score([("query", "document")])
         assert errors.get(name) in (None, raised.value, raised.value.__cause__)

@@ -24,16 +24,19 @@ from unimoe.config.training import LoraConfig
 from unimoe.core.io import write_json, write_text
 from unimoe.data.mteb_names import find_tasks, task_size
 from unimoe.evaluation import plan
+from unimoe.evaluation.datasets import LoadedDataset, chosen_datasets
 from unimoe.evaluation.plan import PlannedDataset, print_plan
-from unimoe.evaluation.runner import describe
-from unimoe.evaluation.systems.system import System
-from unimoe.evaluation.tiers.datasets import LoadedDataset, chosen_datasets
+from unimoe.evaluation.system import System
+from unimoe.evaluation.tasks import embed, rerank
 from unimoe.experiment.estimate import Cost, Item, Speeds, counted_products, estimate, job_cost, shorter_ways
 from unimoe.experiment.job import RECORD, ExperimentRun, RunRecord
 from unimoe.models.adapter import add_lora
 from unimoe.models.checkpoint import ADAPTER_FILE, Checkpoint, folder_name
+from unimoe.models.embedder import Embedder
 from unimoe.models.loader import ModelLoader
-from unimoe.models.token_tree import tree_tokens
+from unimoe.models.model import Model
+from unimoe.models.tree_attention import tree_tokens
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir, result_path
 
 CPU = torch.device("cpu")
@@ -174,6 +177,13 @@ def data(experiment: Experiment, tmp_path: Path, tmp_cache: Path) -> PlannedData
     return PlannedDataset(chosen_datasets(experiment, [f"path:{folder}"])[0])
 
 
+def unimodel_of(system: System) -> UnimodelForExp1:
+    assert system.model is not None
+    model = system.model.embedder()
+    assert isinstance(model, UnimodelForExp1)
+    return model
+
+
 def tokens_of(line: str) -> int:
     return int(line.split()[4].replace(",", ""))
 
@@ -183,7 +193,7 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_elsewhere(
 ) -> None:
     monkeypatch.setattr(plan, "seconds_each", lambda *arguments: 10.0)  # for a pair or text
     monkeypatch.setattr(plan, "_LINE_BYTES", 2**20)
-    model, corpus, queries = system.model(), COLLECTION.corpus, COLLECTION.queries
+    model, corpus, queries = unimodel_of(system), COLLECTION.corpus, COLLECTION.queries
     asked = model.pair_ids([(queries[q], corpus[d].full_text) for q, found in data.candidates.items() for d in found])
     tokens = tree_tokens(asked)
     assert tokens < sum(map(len, asked))
@@ -214,7 +224,7 @@ def test_embedding_counts_once_whatever_the_first_stages(
     assert [line.split()[0] for line in lines] == ["reranking", "embedding", "reranking", "total:"]
 
 
-class Typist:
+class Typist(Embedder):
     """An encoder that takes a millisecond for every character."""
 
     base_identity, prompt_name, device, dtype = "typist@1", "plain@1", CPU, torch.float32
@@ -222,7 +232,7 @@ class Typist:
     def __init__(self, clock: list[float]) -> None:
         self._clock = clock
 
-    def encode(self, texts: Sequence[str], **options: Any) -> None:
+    def encode(self, texts: Sequence[str], **options: Any) -> Any:
         """Take the time."""
         self._clock[0] += sum(map(len, texts)) / 1000
 
@@ -233,7 +243,7 @@ def test_the_time_for_texts_follows_the_length_that_mteb_states(
     """STS12's sentences are short and SciFact's documents long."""
     clock = [0.0]
     monkeypatch.setattr("unimoe.evaluation.plan.time.perf_counter", lambda: clock[0])
-    encoder = replace(system, load=lambda: Typist(clock), tasks=("embedding",))
+    encoder = replace(system, model=Model("typist@1", embed=lambda: Typist(clock)), tasks=("embedding",))
     for names in (["SciFact"], ["STS12", "SciFact"], ["SciFact", "STS12"]):
         tasks = find_tasks(names)
         sizes = [size for task in tasks if (size := task_size(task))]
@@ -272,7 +282,7 @@ def fingerprint(folder: Path, dtype: torch.dtype = torch.float32, adapter: str |
         )  # fmt: skip
         system = replace(system, name="joint_r8", checkpoint=trained)
     (dataset,) = chosen_datasets(experiment, [f"path:{folder / 'toy'}"])
-    return describe(system, "reranking", LoadedDataset(dataset)).fingerprint
+    return rerank.describe(system, "reranking", LoadedDataset(dataset)).fingerprint
 
 
 def test_a_published_set_has_its_prefixes_in_its_identity(
@@ -285,11 +295,11 @@ def test_a_published_set_has_its_prefixes_in_its_identity(
     system = zero_shot(experiment)
     names = ("scifact", f"path:{tmp_path / 'mine' / 'scifact'}", f"path:{folder / 'toy'}")
     one, same, other = (
-        describe(system, "embedding", LoadedDataset(dataset)).identity.prompt
+        embed.describe(system, "embedding", LoadedDataset(dataset)).about.identity.prompt
         for name in names
         for dataset in chosen_datasets(experiment, [name])
     )
-    assert one == same != other == system.prompt
+    assert one == same != other == (system.model and system.model.prompt)
 
 
 def test_what_changes_a_score_changes_the_fingerprint(folder: Path) -> None:

@@ -24,12 +24,13 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document
 from unimoe.data.source import find_source
-from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics
+from unimoe.evaluation.datasets import Dataset, chosen_datasets, load_reporting
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
-from unimoe.evaluation.tiers.datasets import Dataset, chosen_datasets, load_reporting
+from unimoe.evaluation.tasks.search import dense_collection, retrieval_metrics
 from unimoe.metrics import canonical_metric, parse_metric, register_measure, score_run
 from unimoe.metrics.scoring import dataset_group, from_grade, level_note, suite_averages
+from unimoe.results import About
 
 
 @pytest.mark.parametrize(
@@ -343,7 +344,10 @@ def found(level: int) -> Outcome:
 
 def test_exported_judgments_carry_a_level_other_than_1(tmp_path: Path) -> None:
     identity, store = make_result("joint_r8", 0, [0.5, 0.5], dataset="toy").identity, ResultStore(tmp_path)
-    spec = Evaluation("joint_r8", 0, "retrieval", "toy", identity, hashes={}, config={})
+    about = About(
+        config_name="joint_r8", seed=0, task="retrieval", dataset="toy", identity=identity, config={}, caveats=[]
+    )
+    spec = Evaluation(about, {})
     assert store.write(spec, found(2)).relevance_level == 2
     assert read_plain(tmp_path / "qrels" / "toy-test.qrels.json") == {"relevance_level": 2}
     store.write(spec, found(1))

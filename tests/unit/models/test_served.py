@@ -21,14 +21,14 @@ from unimoe.config import Experiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.trec import Run
-from unimoe.evaluation.reranking.rerankers import PairModelReranker
-from unimoe.evaluation.reranking.served import ServedReranker
-from unimoe.evaluation.reranking.shards import ShardStore
-from unimoe.evaluation.reranking_eval import rerank_collection
+from unimoe.evaluation.tasks.rerank import rerank_collection
+from unimoe.models.pair_model import PairModelReranker
+from unimoe.models.reranker import ShardStore
 from unimoe.models.served.api import BOTTOM, TOP, Rows, margin, number
 from unimoe.models.served.client import Client
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import PROBE_PAIRS
+from unimoe.models.served.reranker import ServedReranker
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 
@@ -131,13 +131,13 @@ class TestPrice:
         assert paid.endswith("12 requests, 12 searches, price 0.036")
 
     def test_an_estimate_has_the_requests_and_the_price(self, server: ModelServer, tmp_path: Path) -> None:
-        found = reranker(server, tmp_path, "jina", price_per_million_tokens=2.0).estimate(COLLECTION, CANDIDATES)
+        found = reranker(server, tmp_path, "jina", price_per_million_tokens=2.0).asked(COLLECTION, CANDIDATES)
         assert [found.requests, found.price] == pytest.approx([12, found.tokens * 2 / 1e6])
         cohere = reranker(server, tmp_path, "cohere", batch=None, price_per_thousand_searches=2.0)
-        found = cohere.estimate(COLLECTION, CANDIDATES)
+        found = cohere.asked(COLLECTION, CANDIDATES)
         assert (found.requests, found.price) == (4, 0.008)
         exact = sum(map(len, server.model.pair_ids(EVERY_PAIR)))
-        assert reranker(server, tmp_path).estimate(COLLECTION, CANDIDATES).tokens == exact
+        assert reranker(server, tmp_path).asked(COLLECTION, CANDIDATES).tokens == exact
         assert not server.asked
 
     def test_an_interrupted_run_keeps_what_is_under_way(self, server: ModelServer, tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from unimoe.config import DenseConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.retrieval_eval import dense_collection, retrieval_metrics, retrieval_notes
-from unimoe.evaluation.tiers.datasets import Dataset
+from unimoe.evaluation.datasets import Dataset
+from unimoe.evaluation.tasks.search import dense_collection, retrieval_metrics, retrieval_notes
 from unimoe.metrics import score_run
 from unimoe.retrieval.dense import Backend, dense_run, embed_collection, search
 from unimoe.retrieval.embeddings import encode_corpus, kept_embeddings

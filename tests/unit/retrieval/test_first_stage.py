@@ -18,8 +18,8 @@ from unimoe.core.io import cache_dir, hash_file
 from unimoe.core.trec import head, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.formats.runs import read_run
-from unimoe.retrieval.bm25 import Engine, bm25_run, first_stage_name
-from unimoe.retrieval.first_stage import Candidates, FirstStage, reciprocal_rank_fusion
+from unimoe.retrieval.bm25 import BM25Engine, bm25_run, first_stage_name
+from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, reciprocal_rank_fusion
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
@@ -32,7 +32,7 @@ def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:
 
 
 @both_engines
-def test_only_documents_that_share_a_word_are_ranked(engine: Engine) -> None:
+def test_only_documents_that_share_a_word_are_ranked(engine: BM25Engine) -> None:
     texts = {"a": "red fox", "b": "blue whale", "c": "red", "d": "whale", "e": "", "f": "the"}
     run = bm25_run(toy(texts, {"q": "red deer", "r": "", "s": "the of", "t": "zebra"}), 10, PARAMS, engine=engine)
     assert {key: list(found) for key, found in run.items()} == {"q": ["c", "a"], "r": [], "s": [], "t": []}
@@ -40,7 +40,7 @@ def test_only_documents_that_share_a_word_are_ranked(engine: Engine) -> None:
 
 
 @both_engines
-def test_ties_break_by_id_descending_also_at_the_cut(engine: Engine) -> None:
+def test_ties_break_by_id_descending_also_at_the_cut(engine: BM25Engine) -> None:
     texts = dict.fromkeys(("d1", "d10", "d2", "d9"), "red")
     collection = toy(texts, {"q": "red"})
     assert list(bm25_run(collection, 10, PARAMS, engine=engine)["q"]) == ["d9", "d2", "d10", "d1"]
@@ -50,7 +50,7 @@ def test_ties_break_by_id_descending_also_at_the_cut(engine: Engine) -> None:
 
 
 @both_engines
-def test_self_matches_go_before_the_cut(engine: Engine) -> None:
+def test_self_matches_go_before_the_cut(engine: BM25Engine) -> None:
     texts = {"q": "red fox", "b": "red fox runs", "c": "red fox runs far", "d": "whale", "e": "owl"}
     texts |= {f"z{i}": "other" for i in range(5)}  # a word of half the corpus has no weight in rank_bm25
     collection = toy(texts, {"q": "red fox", "unknown": "red fox"})
@@ -63,7 +63,7 @@ COLLECTION = toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebra"})
 
 
 @both_engines
-def test_the_cache_serves_the_same_run_and_a_damaged_file_is_named(tmp_cache: Path, engine: Engine) -> None:
+def test_the_cache_serves_the_same_run_and_a_damaged_file_is_named(tmp_cache: Path, engine: BM25Engine) -> None:
     queries: list[int] = []
     for _ in range(3):
         run = bm25_run(COLLECTION, 5, PARAMS, engine=engine, cached=True, advance=queries.append)
@@ -118,14 +118,14 @@ def stage(setting: str, depth: int = 10, *, dataset: str = "toy") -> FirstStage:
     return FirstStage(settings, dataset)
 
 
-def find(setting: str, depth: int = 10, collection: Collection = TOY) -> Candidates:
+def find(setting: str, depth: int = 10, collection: Collection = TOY) -> FirstStageRun:
     return stage(setting, depth).candidates(collection, collection)
 
 
 @both_engines
-def test_bm25_gives_its_ranking_and_names_itself(engine: Engine) -> None:
+def test_bm25_gives_its_ranking_and_names_itself(engine: BM25Engine) -> None:
     run = bm25_run(TOY, 100, PARAMS, engine=engine)
-    assert find(engine) == Candidates(first_stage_name(PARAMS, engine), run, ordered=True)
+    assert find(engine) == FirstStageRun(first_stage_name(PARAMS, engine), run, ordered=True)
     assert run["q3"] == {}
     stage(engine).refuse_impossible(TOY)
     with pytest.raises(UsageError, match=f"so {engine} would search what was found already; set evaluation.first"):
@@ -140,7 +140,7 @@ def test_bm25_finds_a_hundred_for_recall_however_few_are_reranked() -> None:
 class TestRunFile:
     def test_is_taken_without_self_matches_and_named_by_its_content(self, file: Path, tmp_path: Path) -> None:
         found = find(f"run:{file}")
-        assert found == Candidates(f"run:toy.trec@{hash_file(file)}", {**FOUND, "q4": {}}, ordered=True)
+        assert found == FirstStageRun(f"run:toy.trec@{hash_file(file)}", {**FOUND, "q4": {}}, ordered=True)
         assert [list(found.run[key]) for key in FOUND] == [["a", "q1", "b"], ["d", "c"], ["e"]]
         write_run(file, {**FOUND, "q1": {"q1": 9.0} | {"a": 1.0, "b": 1.0}}, "x")
         assert list(find(f"run:{file}", 2, replace(TOY, excludes_self=True)).run["q1"]) == ["b", "a"]

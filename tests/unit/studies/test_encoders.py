@@ -211,10 +211,10 @@ def test_passages_are_sorted_by_label_and_cut_and_samples_of_lists_are_nested() 
         data.LabelledList("7", "query 7", ("passage 7-1", "passage 7-3", "passage 7-0"), (1.0, 1.0, 0.0)),
     )
     assert made.notes == ["2 queries left out: no passage is selected"]
-    lists = data.Lists(tuple(one((1.0, 0.0), str(number)) for number in range(10)))
+    lists = data.LabelledLists(tuple(one((1.0, 0.0), str(number)) for number in range(10)))
     assert set(lists.sample(3).lists) < set(lists.sample(6).lists)
     assert lists.sample(None) is lists
-    changed = data.Lists((one((1.0, 0.5), "0"), *lists.lists[1:]))
+    changed = data.LabelledLists((one((1.0, 0.5), "0"), *lists.lists[1:]))
     assert len({lists.content_hash, changed.content_hash, lists.sample(9).content_hash}) == 3
 
 
@@ -251,9 +251,9 @@ def test_a_collections_list_has_grades_first_then_the_candidates_in_their_order(
 
 def test_what_teaches_a_loss_no_order_is_left_out_and_counted() -> None:
     labels = ((1.0, 0.0), (1.0, 1.0), (1.0,), (2.0, 1.0, 0.0))
-    lists = data.Lists(tuple(map(one, labels)), {"no relevant document": 3})
+    lists = data.LabelledLists(tuple(map(one, labels)), {"no relevant document": 3})
 
-    def fit(name: str, **options: Any) -> data.Lists:
+    def fit(name: str, **options: Any) -> data.LabelledLists:
         return data.fit_for(LossConfig(name=name, **options), lists)
 
     found = fit("lambdaloss")
@@ -265,6 +265,6 @@ def test_what_teaches_a_loss_no_order_is_left_out_and_counted() -> None:
     assert fit("yes_no").lists[3].labels == (1.0, 1.0, 0.0)
     assert fit("marginmse").lists
     with pytest.raises(DataError, match=r"no list is left to train .*1 with fewer than two documents"):
-        data.fit_for(LossConfig(name="plistmle"), data.Lists((one((1.0,)),)))
+        data.fit_for(LossConfig(name="plistmle"), data.LabelledLists((one((1.0,)),)))
     with pytest.raises(DataError, match="marginmse needs graded labels"):
-        data.fit_for(LossConfig(name="marginmse"), data.Lists((one((1.0, 0.0)),)))
+        data.fit_for(LossConfig(name="marginmse"), data.LabelledLists((one((1.0, 0.0)),)))

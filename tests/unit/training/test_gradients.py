@@ -22,7 +22,7 @@ from unimoe.config.training import LOSSES, ArmConfig, LossConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.results.logs import Conflict
 from unimoe.training import conflicts
-from unimoe.training.aggregation import Surgery, Task, Uncertainty, make_aggregation
+from unimoe.training.aggregation import Surgery, TrainingTask, Uncertainty, make_aggregation
 from unimoe.training.gradients import combined
 from unimoe.training.losses import Loss, register_loss
 from unimoe.training.losses.built_in import padded
@@ -111,11 +111,11 @@ class Problem:
         generator = torch.Generator().manual_seed(3)
         noise = torch.randn(2, examples, 6, generator=generator)
         ranking, embedding = (noise + 2 * torch.randn(2, 1, 6, generator=generator)).unbind()
-        self.gradients: dict[Task, Tensor] = {"ranking": ranking, "embedding": embedding}
+        self.gradients: dict[TrainingTask, Tensor] = {"ranking": ranking, "embedding": embedding}
         self.weights = {name: nn.Parameter(torch.zeros(2)) for name in (NAMES[2], *NAMES[:2])}
         self.runs: list[tuple[str, list[int]]] = []
 
-    def backward(self, rows: Sequence[int], task: Task) -> None:
+    def backward(self, rows: Sequence[int], task: TrainingTask) -> None:
         torch.rand(3)  # as dropout would
         self.runs.append((task, list(rows)))
         for name, part in zip(NAMES, self.gradients[task][list(rows)].mean(dim=0).view(3, 2), strict=True):

@@ -278,7 +278,7 @@ def test_both_runs_of_a_part_drop_the_same_units(monkeypatch: pytest.MonkeyPatch
     runs: dict[tuple[int, ...], list[Tensor]] = {}
     original = steps._states
 
-    def spy(model: UnimodelForExp1, texts: examples.Texts, part: list[int], seed: int | None = None) -> Tensor:
+    def spy(model: UnimodelForExp1, texts: examples.TokenizedTexts, part: list[int], seed: int | None = None) -> Tensor:
         states = original(model, texts, part, seed)
         runs.setdefault(tuple(part), []).append(states.detach())
         return states

@@ -23,7 +23,14 @@ from matplotlib.figure import Figure
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.comparisons import Comparison
-from unimoe.analysis.figures.gates import ForestRow, Group, comparison_groups, forest_figure, gate_groups, power_figure
+from unimoe.analysis.figures.gates import (
+    CutoffGroup,
+    ForestRow,
+    comparison_groups,
+    forest_figure,
+    gate_groups,
+    power_figure,
+)
 from unimoe.analysis.figures.scores import critical_difference_figure, difference_figure, score_figure
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
 from unimoe.analysis.figures.training import conflict_figure, loss_figure
@@ -137,7 +144,7 @@ def scores_figure(found: Mapping[str, Estimate], queries: int, *, against_first_
     what = "run minus first stage" if against_first_stage else "mean"
     heading = f"{what} over {queries:,} queries, with 95 % interval for other queries"
     cutoffs = (0.0,) if against_first_stage else ()
-    return forest_figure([Group(heading, cutoffs, (), tuple(rows))], "points (score x 100)")
+    return forest_figure([CutoffGroup(heading, cutoffs, (), tuple(rows))], "points (score x 100)")
 
 
 def _comparisons_forest(analysis: Analysis, comparisons: Sequence[Comparison]) -> Figure:

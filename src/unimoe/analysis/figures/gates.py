@@ -40,7 +40,7 @@ class ForestRow(NamedTuple):
     marker: str = "s"
 
 
-class Group(NamedTuple):
+class CutoffGroup(NamedTuple):
     """Rows that share their cutoffs."""
 
     heading: str
@@ -49,7 +49,7 @@ class Group(NamedTuple):
     rows: tuple[ForestRow, ...]
 
 
-def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Group]:
+def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[CutoffGroup]:
     """Return a group for each judgment, with the cutoffs of its own gate."""
     names = short_names((found.datasets[0] for item in items for found in item.rows), LONG)
     arms = short_names((arm for item in items for arm in item.gate.sides), LONG)
@@ -67,11 +67,13 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Gr
         which = f"gate {item.name}" if item.registered else "no registered gate"
         sides = " against ".join(arms[arm] for arm in gate.sides)
         heading = f"{gate.task}: {sides}, {metric_name(gate.metric)} ({which}{', advisory' if item.advisory else ''})"
-        groups.append(Group(heading, tuple(100.0 * cutoff for cutoff in gate.cutoffs), _regions(gate), tuple(rows)))
+        groups.append(
+            CutoffGroup(heading, tuple(100.0 * cutoff for cutoff in gate.cutoffs), _regions(gate), tuple(rows))
+        )
     return groups
 
 
-def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[Group]:
+def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Look]) -> list[CutoffGroup]:
     """Return a group for each dataset, a row for each two systems."""
     names = short_names((name for c in comparisons for name in (c.system, c.baseline)), SHORT)
     groups: dict[str, list[ForestRow]] = {}
@@ -81,7 +83,7 @@ def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Loo
         label = "no test" if c.p_corrected is None else f"p {p_text(c.p_corrected)}{' *' if c.significant else ''}"
         row = ForestRow(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
         groups.setdefault(f"{c.key}, {metric_name(c.metric)} ({c.queries:,} queries)", []).append(row)
-    return [Group(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
+    return [CutoffGroup(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
 
 
 def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:
@@ -89,15 +91,15 @@ def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:
     found = []
     for low, high in pairwise([first - 1.0, *gate.cutoffs, last + 1.0]):
         label = region_of(gate, (low + high) / 2.0)
-        where = f" below {wording.amount(gate, first)}" if high == first else ""
+        where = f" below {wording.cutoff_text(gate, first)}" if high == first else ""
         if high != first and low == last:
-            where = f" {'above' if gate.kind == 'equivalence' else 'from'} {wording.amount(gate, last)}"
+            where = f" {'above' if gate.kind == 'equivalence' else 'from'} {wording.cutoff_text(gate, last)}"
         found.append((label + where, _SHADES.get(label, 0.0)))
     return tuple(found)
 
 
 @in_style
-def forest_figure(groups: Sequence[Group], xlabel: str) -> Figure:
+def forest_figure(groups: Sequence[CutoffGroup], xlabel: str) -> Figure:
     """Draw rows by group, the heading and the regions of each group above its rows, numbers and labels at the right."""
     lines = sum(len(group.rows) + (3 if group.regions else 2) for group in groups) - 1
     figure, (axes,) = panels([""], xlabel, wide=True, height=0.17 * lines)
@@ -138,7 +140,7 @@ def forest_figure(groups: Sequence[Group], xlabel: str) -> Figure:
     return figure
 
 
-def _limits(groups: Sequence[Group]) -> tuple[float, float]:
+def _limits(groups: Sequence[CutoffGroup]) -> tuple[float, float]:
     """Return what the axis shows: every estimate and cutoff, and intervals unless they are far longer than most.
 
     One dataset with a handful of queries would otherwise squeeze all others to a dot.

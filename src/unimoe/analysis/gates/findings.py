@@ -58,7 +58,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Without:
+class LeaveOneOut:
     """What a gate says without one seed or one dataset."""
 
     left_out: str  # ``seed 1``, ``joint_r8 seed 1``, or a dataset; CQADupStack's forums go together
@@ -72,12 +72,12 @@ class Without:
 class Stability:
     """Whether the label of a gate holds without any one seed or dataset."""
 
-    rows: tuple[Without, ...]  # seeds first; a kind of which there is only one has none
+    rows: tuple[LeaveOneOut, ...]  # seeds first; a kind of which there is only one has none
     holds: bool | None  # the label is the same in all rows; None where nothing can be left out, or nothing was decided
     sentence: str  # the same in words
 
 
-def find(gate: Gate, scores: Aligned) -> Finding:
+def evaluate_gate(gate: Gate, scores: Aligned) -> Finding:
     """Judge scores by a gate, whatever seeds and datasets they hold."""
     datasets = tuple(scores.by_dataset)
     quantity = quantity_of(gate, datasets)
@@ -142,7 +142,7 @@ def stability_of(gate: Gate, scores: Aligned, whole: Finding) -> Stability:
             return whole.estimate.confidence_below(cutoff - moved)
 
         label = label_of({} if whole.why else gate.confidences(below), gate.label_confidence)
-        rows.append(Without(name, kind, value, region_of(gate, value), label))
+        rows.append(LeaveOneOut(name, kind, value, region_of(gate, value), label))
     if not rows:
         return Stability((), None, f"not tried: {'; '.join(untried)}")
     if whole.why:

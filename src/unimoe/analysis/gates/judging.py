@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from unimoe.analysis.arms import ZERO_SHOT
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Label, Registration, instant
-from unimoe.analysis.gates.findings import Finding, Stability, find, label_of, quantity_of, stability_of
+from unimoe.analysis.gates.findings import Finding, Stability, evaluate_gate, label_of, quantity_of, stability_of
 from unimoe.analysis.gates.registration import registered_in
 from unimoe.analysis.gates.scores import Aligned, collect, restricted
 from unimoe.analysis.statistics.estimates import TWO_SEEDS
@@ -37,7 +37,7 @@ _FEW_QUERIES = 10
 _Sizes: TypeAlias = tuple[int | None, int | None]  # seeds of each arm, and queries of all datasets; None for never
 
 
-class Learnt(NamedTuple):
+class SpecialistCheck(NamedTuple):
     """Whether a specialist has learnt anything: specialist minus an arm that was not trained, in the metric's unit."""
 
     baseline: str
@@ -60,7 +60,7 @@ class Judgment(Shown):
     look: int | None  # number of seeds judged, where the gate registers looks: with a label, the first that has one
     parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several
     otherwise: float | None  # TIR across several datasets by the way that the gate does not take
-    learnt: Learnt | None  # whether the specialist beats zero-shot; None without a zero-shot result or a specialist
+    learnt: SpecialistCheck | None  # None without a zero-shot result or a specialist
     advisory: tuple[str, ...]  # why the judgment may neither pass nor stop a project; empty where it may
     notes: tuple[str, ...]  # what else a reader must know before trusting the label
     scores: Aligned
@@ -155,16 +155,16 @@ class Refusal:
         return self.error.exit_code
 
 
-Outcome: TypeAlias = Judgment | Refusal
-Outcomes: TypeAlias = Sequence[Outcome]
+GateOutcome: TypeAlias = Judgment | Refusal
+GateOutcomes: TypeAlias = Sequence[GateOutcome]
 
 
-def judge_all(results: Results, registration: Registration, *, advisory: bool = False) -> tuple[Outcome, ...]:
+def judge_all(results: Results, registration: Registration, *, advisory: bool = False) -> tuple[GateOutcome, ...]:
     """Judge every gate; one that cannot be judged does not keep the others from it.
 
     An advisory look judges gates on those of their datasets and seeds that have results.
     """
-    outcomes: list[Outcome] = []
+    outcomes: list[GateOutcome] = []
     for name, gate in registration.gates.items():
         try:
             outcomes.append(judge(results, registration, name, advisory=advisory))
@@ -182,7 +182,7 @@ def all_decided(results: Results, registration: Registration) -> bool:
     return all(isinstance(item, Judgment) and item.label != "INCONCLUSIVE" for item in outcomes)
 
 
-def exit_code(outcomes: Outcomes) -> int:
+def exit_code(outcomes: GateOutcomes) -> int:
     """Return the worst code: 3 data error, 10 FAIL, 12 INCONCLUSIVE, advisory or no gate, 11 MARGINAL, 0 all PASS."""
     codes = {outcome.exit_code for outcome in outcomes} or {EXIT_CODES["INCONCLUSIVE"]}
     return min(codes, key=WORST_FIRST.index)
@@ -235,7 +235,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     return replace(item, notes=tuple(_notes(item, registration, used, left_out)))
 
 
-class _Record(BaseModel):
+class _PhaseSeconds(BaseModel):
     """What is needed of the job's ``run.json``: seconds by phase, over all seeds (``train joint``)."""
 
     phases: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -249,7 +249,7 @@ def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dic
     """
     results, gate = item.results, item.gate
     try:
-        phases = read_json(results.output_dir / "run.json", _Record).phases
+        phases = read_json(results.output_dir / "run.json", _PhaseSeconds).phases
     except DataError:
         return {}  # costs are an extra, which must keep no gate from being judged
     kinds = {name: arm.get("task") for r in results.everything for name, arm in r.config.get("arms", {}).items()}
@@ -271,7 +271,7 @@ def _seconds_of(item: Judgment, ways: Mapping[str, _Sizes], queries: int) -> dic
     return seconds
 
 
-def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, Learnt | None, int | None]:
+def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, SpecialistCheck | None, int | None]:
     """Return what ``_found`` does, and the look: the first with a label, else the last so far; None without looks."""
     scores, found, learnt = _found(results, gate)
     trained = [number for number, own in zip(scores.fewest, scores.seeds, strict=True) if own != (None,)]
@@ -288,13 +288,13 @@ def _at_looks(results: Results, gate: Gate) -> tuple[Aligned, Finding, Learnt | 
     return scores, found, learnt, look
 
 
-def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Aligned, Finding, Learnt | None]:
+def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Aligned, Finding, SpecialistCheck | None]:
     """Return scores, finding, and whether the specialist has learnt: of the first runs up to a look, or of all.
 
     The finding is INCONCLUSIVE where the gate requires a specialist that has learnt and it has not.
     """
     scores, learnt = collect(results, gate, look), _learnt(results, gate, look)
-    found = find(gate, scores)
+    found = evaluate_gate(gate, scores)
     if isinstance(gate, InterferenceGate) and gate.must_learn and learnt is not None and not learnt.holds:
         asks = "the gate requires" if gate.specialist_must_beat else "a gate requires by default"
         why = f"{gate.specialist} does not beat {learnt.baseline} with confidence, which {asks}"
@@ -302,7 +302,7 @@ def _found(results: Results, gate: Gate, look: int | None = None) -> tuple[Align
     return scores, found, learnt
 
 
-def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
+def _learnt(results: Results, gate: Gate, look: int | None) -> SpecialistCheck | None:
     """Compare the specialist with an arm that was not trained, by a superiority gate without a margin.
 
     One seed is taken as it is. None where that arm has no results, or a DataError where the gate requires them.
@@ -317,7 +317,9 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> Learnt | None:
     shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
     asked = DifferenceGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     scores = collect(results, asked, look)
-    return Learnt(baseline, find(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores))
+    return SpecialistCheck(
+        baseline, evaluate_gate(asked.model_copy(update={"estimand": "queries"}) if scores.single else asked, scores)
+    )
 
 
 def _notes(

@@ -14,7 +14,7 @@ from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.findings import Finding, bounds_of
-from unimoe.analysis.gates.judging import Judgment, Outcome, Outcomes, Refusal, exit_code
+from unimoe.analysis.gates.judging import GateOutcome, GateOutcomes, Judgment, Refusal, exit_code
 
 WIDTH = 96
 Fact = tuple[str, str]  # a name and what it says
@@ -33,13 +33,13 @@ class Said(NamedTuple):
     facts: tuple[Fact, ...]
 
 
-def say(item: Outcome) -> Said:
+def say(item: GateOutcome) -> Said:
     """Write an outcome out; this is the one place where that is done."""
     gate = item.gate
     where = gate.datasets[0] if len(gate.datasets) == 1 else f"{len(gate.datasets)} datasets"
     about = f"{gate.task.capitalize()} on {where}: {gate.against}, {metric_name(gate.metric)}"
     if isinstance(item, Refusal):
-        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.asked(gate)),))
+        return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.claim_text(gate)),))
     return Said(
         name=item.name,
         finding=f"{'ADVISORY ' if item.advisory else ''}{wording.finding_word(gate, item.label)}",
@@ -55,8 +55,8 @@ def _facts(item: Judgment) -> Iterator[Fact]:
     gate, found, ends = item.gate, item.found, item.found.estimate.interval
     if item.advisory:
         yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
-    yield "Asked", wording.asked(gate)
-    value = f"{wording.shown(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
+    yield "Asked", wording.claim_text(gate)
+    value = f"{wording.value_text(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
     if ends:
         freedom, lies = found.estimate.degrees_of_freedom, wording.region(gate, found.value)
         value = (
@@ -64,7 +64,7 @@ def _facts(item: Judgment) -> Iterator[Fact]:
             f"of freedom); the estimate is {lies}"
         )
     if found.std is not None:
-        by_seed = (f"seed {seed}: {wording.shown(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
+        by_seed = (f"seed {seed}: {wording.value_text(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
         value += f" (by seed ± {100 * found.std:.2f}: {', '.join(by_seed)})"
     yield ("TIR" if isinstance(gate, InterferenceGate) else "Difference"), value
     scores = []
@@ -101,7 +101,7 @@ def _facts(item: Judgment) -> Iterator[Fact]:
     yield from (("Note", note) for note in item.notes)
 
 
-def gate_lines(registration: Registration | None, outcomes: Outcomes) -> str:
+def gate_lines(registration: Registration | None, outcomes: GateOutcomes) -> str:
     """Return the origin of the gates, then a paragraph for each, at most 96 columns wide."""
     first = f"{origin(registration)}. {wording.family(len(outcomes))}".strip()
     return "\n\n".join([filled(first), *map(_paragraph, outcomes)])
@@ -115,13 +115,13 @@ def origin(registration: Registration | None) -> str:
     return f"Gates of {registration.path}, registered {when}, hash {registration.content_hash}"
 
 
-def exit_line(outcomes: Outcomes) -> str:
+def exit_line(outcomes: GateOutcomes) -> str:
     """Return the exit code of some outcomes and the labels it comes from, in one line."""
     labels = (f"{item.name} {'not judged' if isinstance(item, Refusal) else item.verdict}" for item in outcomes)
     return f"Exit code {exit_code(outcomes)}: {', '.join(labels) or 'no gate'}"
 
 
-def gates_as_json(registration: Registration | None, outcomes: Outcomes, decisive: Outcomes) -> dict[str, Any]:
+def gates_as_json(registration: Registration | None, outcomes: GateOutcomes, decisive: GateOutcomes) -> dict[str, Any]:
     """Return all outcomes as plain data: ratios and differences as fractions, None where something cannot be had.
 
     The exit code is that of the ``decisive`` outcomes.
@@ -147,7 +147,7 @@ def filled(text: str, first: str = "", others: str = "  ") -> str:
     return wrapped.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def _paragraph(item: Outcome) -> str:
+def _paragraph(item: GateOutcome) -> str:
     if isinstance(item, Refusal):
         return filled(f"NOT JUDGED: {item.error}")
     said = say(item)
@@ -158,7 +158,7 @@ def _paragraph(item: Outcome) -> str:
     return "\n".join(lines)
 
 
-def _as_json(outcome: Outcome) -> dict[str, Any]:
+def _as_json(outcome: GateOutcome) -> dict[str, Any]:
     facts = {"name": outcome.name, "gate": outcome.gate.model_dump(), "error": None}
     if isinstance(outcome, Refusal):
         return facts | {"error": str(outcome.error)}

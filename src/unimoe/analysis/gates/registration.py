@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unimoe.analysis.arms import ZERO_SHOT, Pair, pairs
+from unimoe.analysis.arms import ZERO_SHOT, ArmPair, pairs
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, load_gates, sealed, unsealed
 from unimoe.config.files import dump_yaml
 from unimoe.core.errors import DataError, UsageError, did_you_mean
@@ -113,7 +113,7 @@ def look_stages(gates: Iterable[Gate], seeds: Sequence[int]) -> list[list[int]]:
 
 
 def default_gates(
-    results: Results, registered: Registration | None = None, asked: Iterable[Pair] | None = None
+    results: Results, registered: Registration | None = None, asked: Iterable[ArmPair] | None = None
 ) -> Registration:
     """Return default gates for what no registered gate judges: one for each pair of arms and main metric.
 
@@ -143,7 +143,7 @@ def default_gates(
     return Registration(gates)
 
 
-def gate_of(pair: Pair, **settings: Any) -> Gate:
+def gate_of(pair: ArmPair, **settings: Any) -> Gate:
     """Return the interference gate of a pair of arms; what is not set has its default, a mistake is a UsageError."""
     own = {"kind": "interference", "task": pair.task, "specialist": pair.specialist, "joint": pair.joint}
     try:
@@ -152,7 +152,9 @@ def gate_of(pair: Pair, **settings: Any) -> Gate:
         raise UsageError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
 
 
-def suites(results: Results, asked: Iterable[Pair], held: Sequence[Gate] = ()) -> dict[tuple[Pair, str], list[str]]:
+def suites(
+    results: Results, asked: Iterable[ArmPair], held: Sequence[Gate] = ()
+) -> dict[tuple[ArmPair, str], list[str]]:
     """Return the datasets with results of both arms of a pair that no gate held judges, by pair and main metric."""
     judged = {(gate.arms, key) for gate in held for key in gate.keys}
     found = (

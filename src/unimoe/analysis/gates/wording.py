@@ -45,7 +45,7 @@ def unit(gate: Gate) -> str:
     return "%" if isinstance(gate, InterferenceGate) else "points"
 
 
-def amount(gate: Gate, cutoff: float) -> str:
+def cutoff_text(gate: Gate, cutoff: float) -> str:
     """Return a cutoff with its unit, ``2 %`` or ``1 point``."""
     number = f"{100 * cutoff:.6g}"
     return f"{number} {unit(gate)}" if number != "1" else f"1 {unit(gate).removesuffix('s')}"
@@ -56,7 +56,7 @@ def number(gate: Gate, value: float) -> str:
     return signed(100 * value, _digits(gate, [value], 2))
 
 
-def shown(gate: Gate, value: float) -> str:
+def value_text(gate: Gate, value: float) -> str:
     """Return a value with its unit, for example ``+4.38 %``."""
     return "not computable" if math.isnan(value) else f"{number(gate, value)} {unit(gate)}"
 
@@ -68,15 +68,15 @@ def interval_text(gate: Gate, found: Finding) -> str:
 
 def estimate_text(gate: Gate, found: Finding) -> str:
     """Return value and interval, for example ``+4.38 % [+3.11, +5.66]``."""
-    return f"{shown(gate, found.value)} {interval_text(gate, found)}"
+    return f"{value_text(gate, found.value)} {interval_text(gate, found)}"
 
 
 def bound_text(gate: Gate, found: Finding, at_least: str = "at least", at_most: str = "at most") -> str:
     """Return the bound that decides, for example ``at least +2.41 %``; empty where there is no label."""
     low, high = bounds_of(gate, found)
     if low is None:
-        return f"{at_most} {shown(gate, high)}" if high is not None else ""
-    return f"{at_least} {shown(gate, low)}" if high is None else f"{number(gate, low)} to {shown(gate, high)}"
+        return f"{at_most} {value_text(gate, high)}" if high is not None else ""
+    return f"{at_least} {value_text(gate, low)}" if high is None else f"{number(gate, low)} to {value_text(gate, high)}"
 
 
 def confidence_text(found: Finding, label: Label, needed: float) -> str:
@@ -100,8 +100,9 @@ def region(gate: Gate, value: float) -> str:
         return "no estimate"
     low, high = Aim(gate.cutoffs, gate.confidence).region(round(value, 12))
     if low == -math.inf:
-        return f"below {amount(gate, high)}"
-    return f"{amount(gate, low)} or more" if high == math.inf else f"{amount(gate, low)} to {amount(gate, high)}"
+        return f"below {cutoff_text(gate, high)}"
+    lowest = cutoff_text(gate, low)
+    return f"{lowest} or more" if high == math.inf else f"{lowest} to {cutoff_text(gate, high)}"
 
 
 def finding_word(gate: Gate, label: Label) -> str:
@@ -143,21 +144,21 @@ def column_heads(items: Iterable[OfGate]) -> tuple[str, str, str]:
     return by_kind(items, tir, difference, ("Specialist or system", "Joint or baseline", "Value"))
 
 
-def asked(gate: Gate) -> str:
+def claim_text(gate: Gate) -> str:
     """Return the gate's claim and the confidence that it asks for."""
     looks = f" over looks at {', '.join(map(str, gate.looks or ()))} seeds, {gate.label_confidence:g} at each"
     claim = claims(gate)["PASS"]
     if isinstance(gate, InterferenceGate):
-        claim = f"PASS from {amount(gate, gate.pass_at)}, FAIL below {amount(gate, gate.fail_below)}"
+        claim = f"PASS from {cutoff_text(gate, gate.pass_at)}, FAIL below {cutoff_text(gate, gate.fail_below)}"
     return f"{claim}, with confidence {gate.confidence:g}{looks if gate.looks else ''}"
 
 
 def claims(gate: Gate) -> dict[Label, str]:
     """Return what the gate says of its arms by PASS, and by FAIL: of a difference, that its claim does not hold."""
     if isinstance(gate, InterferenceGate):
-        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        passed, failed = cutoff_text(gate, gate.pass_at), cutoff_text(gate, gate.fail_below)
         return {"PASS": f"TIR is {passed} or more", "FAIL": f"TIR is below {failed}"}
-    margin, system, baseline = amount(gate, gate.margin), gate.system, gate.baseline
+    margin, system, baseline = cutoff_text(gate, gate.margin), gate.system, gate.baseline
     if gate.kind == "equivalence":
         both = f"{system} and {baseline} differ by"
         return {"PASS": f"{both} at most {margin}", "FAIL": f"{both} more than {margin}"}
@@ -206,7 +207,7 @@ def headline(item: Judgment) -> str:
     if isinstance(gate, InterferenceGate):
         name = "TIR"
         said = f"{second} {'loses' if ahead else 'gains'} {value} % of {first}'s {metric_name(gate.metric)} on {where}"
-        passed, failed = amount(gate, gate.pass_at), amount(gate, gate.fail_below)
+        passed, failed = cutoff_text(gate, gate.pass_at), cutoff_text(gate, gate.fail_below)
         below = (bounds_of(gate, found)[1] or 0.0) < 0.0
         little = ", the joint model is ahead" if below else f" worth a split, less than {failed}"
         means: dict[Label, str] = {
@@ -222,7 +223,7 @@ def headline(item: Judgment) -> str:
     these = "queries" if set(found.seeds) == {(None,)} else "seeds and queries"
     meaning = means.get(label) or found.why or f"these {these} cannot decide"
     interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
-    numbers = f"({name} {shown(gate, found.value)}{interval})"
+    numbers = f"({name} {value_text(gate, found.value)}{interval})"
     return f"{said}{_bound(gate, found)} {numbers}: {meaning}.{_unlearnt(item)}"
 
 
@@ -249,7 +250,7 @@ def other_way(item: Judgment) -> str:
     """Return the value across datasets by the way that the gate does not take; empty where there is no such value."""
     if item.otherwise is None or not isinstance(item.gate, InterferenceGate):
         return ""
-    return f"the {_WAYS[item.gate.other_way]} is {shown(item.gate, item.otherwise)}"
+    return f"the {_WAYS[item.gate.other_way]} is {value_text(item.gate, item.otherwise)}"
 
 
 def confidence_line(gate: Gate, found: Finding) -> str:

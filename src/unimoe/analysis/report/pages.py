@@ -20,7 +20,7 @@ from unimoe.analysis.drilldown import gather_queries
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import InterferenceGate
 from unimoe.analysis.gates.findings import ratio_weights
-from unimoe.analysis.gates.judging import Judgment, Outcome, Refusal
+from unimoe.analysis.gates.judging import GateOutcome, Judgment, Refusal
 from unimoe.analysis.gates.output import SETTLES, Fact, Said, origin, say
 from unimoe.analysis.gates.wording import action, family
 from unimoe.analysis.report.systems import systems_headlines, systems_reading
@@ -110,7 +110,7 @@ def page(template: str, contents: Mapping[str, Any], figures: Sequence[Mapping[s
     return text if template.endswith(".html.j2") else re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _verdict(analysis: Analysis, item: Outcome) -> Verdict:
+def _verdict(analysis: Analysis, item: GateOutcome) -> Verdict:
     said, first = say(item), list[Fact]()
     registered = analysis.registration is not None and any(item is other for other in analysis.decisive)
     if isinstance(item, Judgment):

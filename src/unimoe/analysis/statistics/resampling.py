@@ -15,10 +15,11 @@ from scipy.sparse import csr_array
 from scipy.special import pdtr
 from threadpoolctl import ThreadpoolController
 
+from unimoe.analysis.statistics.variance import Array
+
 _CELLS = 2**20  # resamples times rows drawn at once: their counts take 4 MiB, and calls cost nothing beside
 _UNDECIDED = 255
 
-Array = NDArray[np.float64]
 _Single = NDArray[np.float32]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from unimoe.analysis.formats import metric_name
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.findings import Finding
-from unimoe.analysis.gates.judging import Judgment, Outcomes, Refusal
+from unimoe.analysis.gates.judging import GateOutcomes, Judgment, Refusal
 from unimoe.analysis.gates.output import say
 from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, name_cells, row_groups
 from unimoe.analysis.tables.table import Table
@@ -23,7 +23,7 @@ _READING = (
 )
 
 
-def gates_table(outcomes: Outcomes) -> Table:
+def gates_table(outcomes: GateOutcomes) -> Table:
     """Return what each gate found on each dataset and on all; what else it says, or why it says nothing, is noted."""
     judged = [outcome for outcome in outcomes if isinstance(outcome, Judgment)]
     cells, cut = name_cells(dataset for item in judged for dataset in item.gate.datasets)

@@ -15,7 +15,7 @@ from unimoe.results.folder import Results, Seed
 
 MAIN_SCORE = "main_score"  # MTEB's own in ``aggregate``, where the main metric is another
 
-Run: TypeAlias = dict[str, EvalResult]  # what one seed of an arm has, by task
+ResultsByTask: TypeAlias = dict[str, EvalResult]  # what one seed of an arm has, by task
 
 
 def mteb_table(results: Results) -> Table:
@@ -86,13 +86,13 @@ def mteb_tasks_table(results: Results) -> Table:
     )
 
 
-def _runs_by_arm(results: Results) -> dict[str, dict[Seed, Run]]:
+def _runs_by_arm(results: Results) -> dict[str, dict[Seed, ResultsByTask]]:
     """Return MTEB's results by arm (baselines first), seed and task.
 
     Of embeddings alone: what a cross-encoder makes of a reranking task is in the tables of scores.
     """
     found = (r for r in results.everything if r.task == "embedding" and r.task_type is not None)
-    arms: dict[str, dict[Seed, Run]] = {}
+    arms: dict[str, dict[Seed, ResultsByTask]] = {}
     for result in sorted(found, key=lambda r: arm_order(r.config_name)):
         arms.setdefault(result.config_name, {}).setdefault(result.seed, {})[result.dataset] = result
     return arms

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, system_refusal
 from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock
-from unimoe.data.collection import Collection
-from unimoe.data.collection_card import describe_collection
+from unimoe.data.collection import Collection, describe_collection
 from unimoe.data.published import APIDOCS, SHORT_NAMES, canonical_name
 from unimoe.data.source import DOWNLOAD_ADVICE, SHORT_NAME, SOURCES, Source, UnavailableError, not_at_hand, user_folder
 from unimoe.data.sources.beir_layout import LAYOUT, is_beir_folder, read_beir

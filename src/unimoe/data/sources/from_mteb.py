@@ -116,7 +116,7 @@ def _rows(rows: Any, name: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         yield str(row["id"]), row["text"], row
 
 
-class Family(MtebTasks):
+class MtebFamily(MtebTasks):
     """Sets by short names: a folder in BEIR layout such as ``bright/biology`` under $UNIMOE_DATA, else MTEB's task."""
 
     has_published_names = False
@@ -158,5 +158,5 @@ class Family(MtebTasks):
 
 
 SOURCES.add("mteb", MtebTasks())
-SOURCES.add("bright", Family("bright"))
-SOURCES.add("miracl", Family("miracl"))
+SOURCES.add("bright", MtebFamily("bright"))
+SOURCES.add("miracl", MtebFamily("miracl"))

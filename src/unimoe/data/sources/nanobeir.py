@@ -14,7 +14,7 @@ from unimoe.core.trec import Qrels
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.published import NANO_SETS, NANO_SPELLED
 from unimoe.data.source import SOURCES, not_at_hand, user_folder
-from unimoe.data.sources.from_mteb import Family
+from unimoe.data.sources.from_mteb import MtebFamily
 
 NANOBEIR = tuple(f"nanobeir:{name}" for name in NANO_SETS)
 """The sets, as the catalogue names them."""
@@ -24,7 +24,7 @@ _PUBLISHED = {name.lower(): f"Nano{name}" for name in NANO_SETS}
 _FILES = "train-*.parquet"
 
 
-class NanoBeir(Family):
+class NanoBeir(MtebFamily):
     """The NanoBEIR sets, for which nDCG@10 and grade 1 hold throughout; ``de/SciFact`` is one in another language."""
 
     def __init__(self) -> None:

@@ -5,11 +5,12 @@ An encoder reads a prefix before the text, a reranker an instruction in its prom
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from unimoe.config import MTEBConfig
 from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import random_state_kept, task_names, task_types
 
 _ROLES = ("query", "document")
@@ -69,6 +70,13 @@ class TaskPrompts:
             if key not in heads and key not in _ROLES and not (role in _ROLES and head in heads):
                 near = did_you_mean(head if role in _ROLES else key, sorted(heads))
                 raise UsageError(f"evaluation.mteb.prompts: {key!r} is no task, type of tasks or role of MTEB{near}")
+
+
+def prompt_on_task(prompt: str | None, own: Sequence[str | None]) -> str | None:
+    """Return name and hash of a system's prompt, and of what it reads on a task in place of its own or beside it."""
+    if prompt is None or not any(text is not None for text in own):
+        return prompt
+    return f"{prompt.rpartition('@')[0]}@{hash_json([prompt, list(own)])}"
 
 
 def _keys(task: Any, role: str | None) -> Iterator[str]:

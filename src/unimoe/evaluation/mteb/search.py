@@ -18,8 +18,8 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run, head
 from unimoe.data.collection import Collection, Document
-from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, spread_over
-from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
+from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
+from unimoe.models.reranker import ShardStore, rerank_run
 from unimoe.results import safe_name
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded, encode_corpus, kept_embeddings
@@ -136,7 +136,7 @@ class TaskSearch:
         """Return the vectors of queries or documents, which are kept for a killed run or for all."""
         options = model.options(task, role)
         how: dict[str, Any] = {
-            "spread": spread_over(model.model, **options),
+            "spread": model.model.spread(**options),
             "label": f"{task.name}, {role}",
             "advance": model.advance,
         }

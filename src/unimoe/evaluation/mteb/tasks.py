@@ -22,9 +22,9 @@ from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.main_scores import Group, grouped, groups_of, main_metric
 from unimoe.evaluation.mteb.search import TaskSearch
-from unimoe.evaluation.reranking.rerankers import truncation_note
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
+from unimoe.models.reranker import truncation_note
 from unimoe.results.runs.scoring import checked_scores
 
 import_mteb()  # before anything of it is imported by name

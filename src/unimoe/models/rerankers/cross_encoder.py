@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,23 +12,24 @@ from torch import Tensor, nn
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError
 from unimoe.models.base import position_limit
+from unimoe.models.batching import FittingBatches, batches, gather
 from unimoe.models.device import AnswerHead, compute_in_float32
-from unimoe.models.model_files import (
-    ELSEWHERE,
-    architecture,
-    is_decoder,
-    label_count,
-    loading,
-    missing_weights,
-    module_folders,
-    or_own_code,
-    read_settings,
-    refuse_own_code,
-    refuse_rowless,
-    transformer_folder,
-)
-from unimoe.models.pair_model import TextPair
-from unimoe.models.rerankers.labels import counts_against
+from unimoe.models.embedder import Advance
+from unimoe.models.folder import ModelFolder, find_folder, loadable, read_folder
+from unimoe.models.identity import module_folders, read_settings, reading
+from unimoe.models.kinds import CROSS_ENCODER
+from unimoe.models.model import Model, model_of_reranker
+from unimoe.models.model_files import loading, missing_weights, refuse_rowless, rowless_tokens
+from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.own_code import ELSEWHERE, or_own_code, refuse_unknown_class
+from unimoe.models.prompts import well_formed
+from unimoe.models.reranker import Cut, Reranker, TextPair
+from unimoe.models.rerankers.classifiers import counts_against, is_decoder, reads_prompt
+from unimoe.models.rerankers.score_head import templated_model
+
+_BATCH_SIZE = 32  # pairs of one forward pass
+_SHARD_BATCHES = 64
+"""Batches of a shard of pairs in falling length: shards change no batch."""
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -54,16 +55,18 @@ def load_cross_encoder(
     """
     from sentence_transformers import CrossEncoder
 
-    refuse_no_cross_encoder(folder, trusted=trust_remote_code)
+    found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
+    refuse_no_cross_encoder(found)
     with loading(f"{folder}: cannot be loaded as a cross-encoder", "save it with save_pretrained()"):
-        model: CrossEncoder = CrossEncoder(
-            str(folder),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=None if dtype is None else {"dtype": dtype},
-        )
-        missing = missing_weights(model[0].model, transformer_folder(folder)) if len(model) == 1 else []
+        with loadable(found) as place:
+            model: CrossEncoder = CrossEncoder(
+                str(place),
+                device=str(device),
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                model_kwargs=None if dtype is None else {"dtype": dtype},
+            )
+        missing = missing_weights(model[0].model, found.inner, found) if len(model) == 1 or found.base else []
     if missing:
         raise DataError(
             f"{folder}: no weights for {missing[0]}; "
@@ -71,7 +74,7 @@ def load_cross_encoder(
         )
     _refuse_labels(folder, model.num_labels)
     _score_in_float32(model)
-    if counts_against(transformer_folder(folder), model.num_labels):
+    if counts_against(found, model.num_labels):
         model.append(Reversed())
     _limit_length(model, max_length)
     _pad_with_any(model)
@@ -80,11 +83,12 @@ def load_cross_encoder(
     return model.requires_grad_(False).eval().to(device)
 
 
-def refuse_no_cross_encoder(folder: Path, *, trusted: bool = False) -> None:
+def refuse_no_cross_encoder(found: ModelFolder) -> None:
     """Raise an error about a folder whose settings are those of a model with no score or several for a pair."""
-    inner, *others = module_folders(folder)
-    refuse_own_code(inner, trusted=trusted)
-    name, heads = architecture(inner), [read_settings(other / "config.json") for other in others]
+    found.refuse_no_config()
+    folder, name = found.root, found.architecture
+    refuse_unknown_class(str(folder), name, trusted=found.trusted)
+    heads = [read_settings(other / "config.json") for other in module_folders(folder)[1:]]
     # A Dense module behind the transformer may give the scores.
     labels = next(
         (int(head.get("out_features", 0)) for head in heads if head.get("module_output_name") == "scores"), None
@@ -95,12 +99,12 @@ def refuse_no_cross_encoder(folder: Path, *, trusted: bool = False) -> None:
             f"cross-encoder, train one on it with `unimoe train-cross-encoder`, or {ELSEWHERE}"
         )
     if labels is None and name.endswith("ForSequenceClassification"):
-        labels = label_count(inner)
+        labels = found.labels
     if labels is not None:
         _refuse_labels(folder, labels)
-        counts_against(inner, labels)
-    if labels is None and name.endswith("ForCausalLM") and not (folder / "modules.json").is_file():
-        _refuse_bare_pairs(folder)
+        counts_against(found, labels)
+    elif name.endswith("ForCausalLM") and not (folder / "modules.json").is_file():
+        _refuse_bare_pairs(found)
 
 
 class Reversed(nn.Module):
@@ -132,19 +136,12 @@ def pairs_at_once(model: CrossEncoder, most: int) -> int:
     return 1
 
 
-def refuse_rowless_texts(pairs: Sequence[TextPair], model: CrossEncoder, rowless: Mapping[int, str]) -> None:
-    """Raise an ``InputError`` about the first pair of texts that holds one of the ``rowless_tokens`` of its model."""
-    for number, pair in enumerate(pairs if rowless else ()):
-        if any(token in text for text in pair for token in rowless.values()):
-            refuse_rowless(model.preprocess([pair])["input_ids"].tolist(), rowless, number)  # without what is cut off
-
-
-def _refuse_bare_pairs(folder: Path) -> None:
-    settings = read_settings(folder / "tokenizer_config.json")
-    if not settings.get("chat_template") and not any(folder.glob("chat_template*")):
+def _refuse_bare_pairs(folder: ModelFolder) -> None:
+    settings = read_settings(folder.tokenizer_root / "tokenizer_config.json")
+    if not settings.get("chat_template") and not any(folder.tokenizer_root.glob("chat_template*")):
         raise DataError(
-            f"{folder}: a causal language model without a chat template, to which sentence-transformers would show "
-            "bare pairs; add its chat template, or name it without cross-encoder:, and its prompt by prompt.template"
+            f"{folder.root}: a causal language model without a chat template, to which sentence-transformers would "
+            "show bare pairs; add its chat template, or write --model yes-no: and its prompt by prompt.template"
         )
 
 
@@ -191,3 +188,85 @@ def _score_in_float32(model: CrossEncoder) -> None:
             head.true_token_id, head.false_token_id = 0, 1 if len(answers) > 1 else None
         else:
             compute_in_float32(head)
+
+
+class CrossEncoderReranker(Reranker):
+    """Scores pairs by the logit of a cross-encoder of sentence-transformers, which cuts the longer side of a pair.
+
+    Of two labels it is the logit of label 1 minus that of label 0. A forward pass has ``batch_size`` pairs, fewer once
+    memory ran out.
+    """
+
+    logits = True
+
+    def __init__(self, model: CrossEncoder, batch_size: int) -> None:
+        self._model, self._batch_size, self.place = model, batch_size, model.device
+        self._rowless = rowless_tokens(model.tokenizer, model[0].model)
+        self._fitting = FittingBatches("a pair", "model.max_length", "pairs", plan=_longest_first, size=len)
+
+    @property
+    def cut_by(self) -> Cut:
+        """Falling length, so that pairs of similar length share a batch."""
+        return "length", _SHARD_BATCHES * self._batch_size
+
+    def score(self, prepared: Sequence[TextPair], advance: Advance | None = None) -> list[float]:
+        """Return the logit of each pair."""
+        pairs = [(well_formed(query), well_formed(document)) for query, document in prepared]
+        self._refuse_rowless(pairs)
+
+        def logits(batch: list[int]) -> Tensor:
+            found: Tensor = self._model.predict(
+                [pairs[index] for index in batch],
+                batch_size=len(batch),
+                show_progress_bar=False,
+                activation_fn=nn.Identity(),
+                convert_to_tensor=True,
+            ).float()
+            return found[:, 1] - found[:, 0] if found.ndim > 1 else found
+
+        reason = "its score is not finite; the weights are damaged, or the training diverged"
+        scored = self._fitting.run(pairs, logits, self._batch_size)
+        scores: list[float] = gather((len(pairs),), scored, reason, advance).tolist()
+        return scores
+
+    def _refuse_rowless(self, pairs: Sequence[TextPair]) -> None:
+        """Raise an ``InputError`` about the first pair with a token that the model has no embedding for."""
+        for number, pair in enumerate(pairs if self._rowless else ()):
+            if any(token in text for text in pair for token in self._rowless.values()):
+                ids = self._model.preprocess([pair])["input_ids"].tolist()  # without what is cut off
+                refuse_rowless(ids, self._rowless, number)
+
+
+def _longest_first(pairs: Sequence[TextPair], size: int, _: int | None) -> list[list[int]]:
+    order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
+    return [list(batch) for batch in batches(order, size)]
+
+
+def cross_encoder_model(name: str, settings: ModelSettings) -> Model:
+    """Return a cross-encoder that sentence-transformers loads, such as MiniLM's, BGE's, or our own."""
+    settings.refuse_layers(CROSS_ENCODER)
+    config, batch_size = settings.experiment.model, settings.experiment.evaluation.batch_size or _BATCH_SIZE
+    trusted = config.trust_remote_code
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
+    refuse_no_cross_encoder(folder)
+    identity, prompt = f"{CROSS_ENCODER}:{folder.identity}", settings.experiment.prompt
+    if reads_prompt(folder, prompt):
+        return templated_model(folder, settings, identity)
+
+    def load() -> CrossEncoderReranker:
+        loaded = load_cross_encoder(
+            folder.root, settings.device, settings.dtype, config.max_length, trust_remote_code=trusted
+        )
+        if "max_length" in config.model_fields_set and (own := loaded.max_seq_length or 0) < config.max_length:
+            stderr.print(f"{name}: reads {own} tokens of a pair, and no {config.max_length}", style="dim")
+        return CrossEncoderReranker(loaded, pairs_at_once(loaded, batch_size))
+
+    return model_of_reranker(
+        load,
+        identity=identity,
+        prompt=reading("cross_encoder", folder.root, config.max_length),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(CROSS_ENCODER, cross_encoder_model)

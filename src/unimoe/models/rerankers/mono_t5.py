@@ -12,14 +12,13 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead, margin_of
-from unimoe.models.model_files import (
-    architecture,
-    load_pretrained,
-    loading,
-    or_own_code,
-    refuse_own_code,
-    rowless_tokens,
-)
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import reading
+from unimoe.models.kinds import MONO_T5
+from unimoe.models.model import Model, model_of_pairs
+from unimoe.models.model_files import load_pretrained, loading, rowless_tokens
+from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.own_code import or_own_code, refuse_unknown_class
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import answer_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -28,12 +27,13 @@ ANSWERS = ("true", "false")
 """What says relevant and not relevant, where the prompt names no answers."""
 
 
-def refuse_no_t5(folder: Path, *, trusted: bool = False) -> None:
+def refuse_no_t5(folder: ModelFolder) -> None:
     """Raise a ``DataError`` about a folder whose settings are not those of an encoder and decoder that answers."""
-    name = architecture(folder)
-    refuse_own_code(folder, trusted=trusted)
-    if not name.endswith("ForConditionalGeneration"):
-        raise DataError(f"{folder}: a {name or 'model of no known architecture'}, no T5 that answers; give a monoT5")
+    folder.refuse_no_config()
+    refuse_unknown_class(str(folder.root), folder.architecture, trusted=folder.trusted)
+    if not (name := folder.architecture).endswith("ForConditionalGeneration"):
+        what = name or "model of no known architecture"
+        raise DataError(f"{folder.root}: a {what}, no T5 that answers; give a monoT5")
 
 
 def load_mono_t5(
@@ -54,9 +54,10 @@ def load_mono_t5(
 
     remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
     with loading(f"{folder}: cannot be loaded as a monoT5", remedy):
-        tokenizer, model, missing = load_pretrained(
-            AutoModelForSeq2SeqLM, folder, dtype, trust_remote_code=trust_remote_code
-        )
+        found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
+        tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, found, dtype)
+    if found.base:
+        model = model.get_base_model()  # whose layers hold the adapters now
     if missing:
         raise DataError(
             f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer{or_own_code(model)}"
@@ -90,3 +91,21 @@ def load_mono_t5(
         suffix=tokenizer("Relevant:")["input_ids"],  # and the end of a text
     )
     return TokenReranker(model, pairs, scores, fitting, rowless=rowless_tokens(tokenizer, model))
+
+
+def mono_t5_model(name: str, settings: ModelSettings) -> Model:
+    """Return a T5 that says true or false about a pair."""
+    settings.refuse_layers(MONO_T5)
+    config, prompt = settings.experiment.model, settings.experiment.prompt
+    trusted, length, place, dtype = config.trust_remote_code, config.max_length, settings.device, settings.dtype
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
+    refuse_no_t5(folder)
+    return model_of_pairs(
+        lambda: load_mono_t5(folder.root, prompt, length, place, dtype, trust_remote_code=trusted),
+        identity=f"{MONO_T5}:{folder.identity}",
+        prompt=reading(MONO_T5, folder.root, length, tuple(prompt.answers or ANSWERS)),
+        dtype=settings.dtype_name,
+    )
+
+
+register_model(MONO_T5, mono_t5_model)

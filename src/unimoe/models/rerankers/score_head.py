@@ -10,39 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import hash_json
+from unimoe.core.errors import DataError
 from unimoe.models.base import decoder_layers, decoder_of, refuse_beyond_positions, refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.device import margin_of
-from unimoe.models.model_files import (
-    architecture,
-    find_model,
-    is_decoder,
-    load_pretrained,
-    loading,
-    model_identity,
-    or_own_code,
-    read_settings,
-    refuse_own_code,
-    rowless_tokens,
-    weights_hash,
-)
-from unimoe.models.pair_model import QueryFirstIds, TextPair, TokenReranker
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, reading
+from unimoe.models.kinds import RANK_LLAMA
+from unimoe.models.model import Model, model_of_pairs
+from unimoe.models.model_files import load_pretrained, loading, rowless_tokens
+from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.own_code import or_own_code, refuse_unknown_class
+from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import PairTokenizer, well_formed
-from unimoe.models.rerankers.labels import counts_against
-
-KIND = "rankllama"
-_ADAPTER = "adapter_config.json"
-
-
-def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> str:
-    """Return how results know a model: by its weights, and by its base where the folder holds an adapter alone."""
-    own = model_identity(KIND, base, root, commit)
-    if not (root / _ADAPTER).is_file():
-        return own
-    folder, below = _adapted_base(key, root)
-    return f"{own.rpartition('@')[0]}@{hash_json([own, below or weights_hash(folder)])}"
+from unimoe.models.reranker import TextPair
+from unimoe.models.rerankers.classifiers import counts_against
 
 
 def load_score_head(
@@ -61,7 +43,9 @@ def load_score_head(
     token's final state. What pairs share at their beginning is computed once.
     """
     with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
-        tokenizer, model, missing = _load(folder, dtype, key, trust_remote_code)
+        found = read_folder(key, str(folder), folder, trust_remote_code=trust_remote_code)
+        refuse_unknown_class(str(folder), found.architecture, trusted=trust_remote_code)
+        tokenizer, model, missing = _load(found, dtype)
     if missing:
         raise DataError(
             f"{folder}: no weights for {missing[0]}; "
@@ -78,7 +62,7 @@ def load_score_head(
     refuse_beyond_positions(model, max_length)
     model.requires_grad_(False).eval().to(device)
     decoder, head = BatchedDecoder(model, longest=max_length), model.score
-    sign = -1.0 if counts_against(folder, labels) else 1.0
+    sign = -1.0 if counts_against(found, labels) else 1.0
     # Of two labels the last one's logit minus the first one's.
     weight = sign * margin_of(head.weight.float().flip(0).T)
     bias = 0.0 if head.bias is None else sign * margin_of(head.bias.float().flip(0))
@@ -111,57 +95,51 @@ def _pair_ids(tokenizer: Any, max_length: int) -> QueryFirstIds:
     return QueryFirstIds(bodies, max_length, end)
 
 
-def reads_prompt(folder: Path, prompt: PromptConfig) -> bool:
-    """Return whether the pairs of a classifier become a prompt of ours: it was made of a causal reranker.
+def _load(folder: ModelFolder, dtype: torch.dtype) -> tuple[Any, Any, list[str]]:
+    from transformers import AutoModelForSequenceClassification
 
-    A conversion keeps the causal model's head on yes and no as the head of a classifier, whose folder does not say
-    what it was asked. That is ``prompt.template``, if it is set. What sentence-transformers has saved is read as that
-    library reads it.
+    if folder.base is None:
+        return load_pretrained(AutoModelForSequenceClassification, folder, dtype)
+    place = folder.inner / ADAPTER_SETTINGS
+    if (task := read_settings(place).get("task_type")) != "SEQ_CLS":
+        raise DataError(
+            f"{place}: no adapter of a score head (its task_type is {task!r}); give one of task_type SEQ_CLS"
+        )
+    tokenizer, model, missing = load_pretrained(AutoModelForSequenceClassification, folder, dtype, num_labels=1)
+    return tokenizer, model.merge_and_unload(), missing
 
-    Raises:
-        UsageError: nothing says what it was asked.
-    """
-    settings = read_settings(folder / "config.json")
-    if not architecture(folder).endswith("ForSequenceClassification") or not is_decoder(settings.get("model_type")):
-        return False
-    if any((folder / name).is_file() for name in ("modules.json", "config_sentence_transformers.json")):
-        return False
-    if "template" in prompt.model_fields_set:
-        return True
-    # The mark of a library that saved the settings alone, and which a conversion may have kept.
-    if "sentence_transformers" in settings or settings.get("pad_token_id") is None:
-        return False
-    raise UsageError(
-        f"{folder}: a {architecture(folder)}, which does not say how pairs were put to it: if it was converted from a "
-        "causal reranker, such as Qwen3's, give its prompt by --set prompt.template=qwen3 (or another); write "
-        "rankllama: if it reads as RankLLaMA; save it by sentence-transformers' CrossEncoder if it reads bare pairs"
+
+def score_head_model(name: str, settings: ModelSettings) -> Model:
+    """Return a decoder with a head of one output on its last token, or an adapter of one."""
+    settings.refuse_layers(RANK_LLAMA)
+    config, trusted = settings.experiment.model, settings.experiment.model.trust_remote_code
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
+    length, place, dtype = config.max_length, settings.device, settings.dtype
+    return model_of_pairs(
+        lambda: load_score_head(folder.root, length, place, dtype, OPTION, trust_remote_code=trusted),
+        identity=f"{RANK_LLAMA}:{folder.identity}",
+        prompt=reading(RANK_LLAMA, folder.root, config.max_length),
+        dtype=settings.dtype_name,
     )
 
 
-def _load(folder: Path, dtype: torch.dtype, key: str, trusted: bool) -> tuple[Any, Any, list[str]]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+def templated_model(folder: ModelFolder, settings: ModelSettings, identity: str) -> Model:
+    """Return a classifier that was made of a causal reranker, and is asked by the experiment's prompt as that was."""
+    experiment, trusted = settings.experiment, settings.experiment.model.trust_remote_code
+    length, prompt = experiment.model.max_length, experiment.prompt
+    place, dtype = settings.device, settings.dtype
 
-    if not (folder / _ADAPTER).is_file():
-        refuse_own_code(folder, trusted=trusted)
-        return load_pretrained(AutoModelForSequenceClassification, folder, dtype, trust_remote_code=trusted)
-    from peft import PeftModel
+    def load() -> TokenReranker:
+        return load_score_head(folder.root, length, place, dtype, OPTION, prompt=prompt, trust_remote_code=trusted)
 
-    root, _ = _adapted_base(key, folder)
-    auto: Any = AutoModelForSequenceClassification
-    own = (folder / "tokenizer_config.json").is_file()
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
-    bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
-    untrained = bare.score.weight.clone()
-    model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()
-    return tokenizer, model, ["score.weight"] if torch.equal(model.score.weight, untrained) else []
+    return model_of_pairs(
+        load,
+        identity=identity,
+        prompt=reading(f"{prompt.template}/{prompt.order}", folder.root, length, prompt.settings),
+        dtype=settings.dtype_name,
+        instructed=True,
+        said=f"a {folder.architecture}, to which pairs are put by prompt.template {prompt.template}",
+    )
 
 
-def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
-    settings = read_settings(folder / _ADAPTER)
-    base = settings.get("base_model_name_or_path")
-    if settings.get("task_type") != "SEQ_CLS" or not base:
-        raise DataError(
-            f"{folder / _ADAPTER}: no adapter of a score head (its task_type is {settings.get('task_type')!r}); give "
-            "one of task_type SEQ_CLS that names its base model"
-        )
-    return find_model(f"{key} {folder}: its base model", str(base), settings.get("revision"))
+register_model(RANK_LLAMA, score_head_model)

@@ -115,7 +115,7 @@ class Client:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RequestEstimate:
     """What will be asked of a server: requests, about so many tokens, and their price where there are prices."""
 
     requests: int
@@ -127,9 +127,9 @@ class Estimate:
         return f"{self.requests:,} requests, about {self.tokens:,} tokens{cost}"
 
 
-def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> Estimate:
+def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> RequestEstimate:
     """Return an estimate with its price."""
-    return Estimate(requests, round(tokens), _price(tokens, searches, settings))
+    return RequestEstimate(requests, round(tokens), _price(tokens, searches, settings))
 
 
 def usage_text(usage: Usage) -> str:

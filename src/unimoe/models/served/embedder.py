@@ -17,17 +17,17 @@ from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import InputError, UsageError
 from unimoe.core.io import atomic_path, cache_dir, hash_json, hash_parts
 from unimoe.models.batching import batches as cut
-from unimoe.models.embedder import Advance, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.prompts import well_formed
 from unimoe.models.served.api import API, vector
-from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, estimate
+from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, RequestEstimate, estimate
 from unimoe.models.served.probe import PROBE_TEXTS, served_identity, served_name
 
 _KEPT_SECONDS = 14 * 24 * 3600
 
 
-class ServedEmbedder:
-    """Embeds texts by a server at an address; satisfies ``Embedder``.
+class ServedEmbedder(Embedder):
+    """Embeds texts by a server at an address.
 
     Args:
         url: its address.
@@ -58,7 +58,7 @@ class ServedEmbedder:
         self._width = 0
 
     @cached_property
-    def base_identity(self) -> str:
+    def base_identity(self) -> str:  # type: ignore[override]  # the server is asked when it is first read
         """API, server, model, revision and fingerprint; the probe texts are asked about."""
         known = served_identity(self._client, lambda: self._embed(PROBE_TEXTS, self._batch).ravel().tolist(), "embed")
         at_server = None if self._cut_at else self._settings.max_length
@@ -68,11 +68,7 @@ class ServedEmbedder:
                 file.unlink(missing_ok=True)
         return known
 
-    def estimate(self, texts: Sequence[str]) -> Estimate:
-        """Return what embedding texts will ask."""
-        return self.estimate_of(len(texts), sum(map(len, texts)))
-
-    def estimate_of(self, texts: int, characters: int) -> Estimate:
+    def asked(self, texts: int, characters: int) -> RequestEstimate:
         """Return what embedding this many texts, of so many characters together, will ask."""
         return estimate(ceil(texts / self._batch), characters / CHARACTERS_PER_TOKEN, self._settings)
 

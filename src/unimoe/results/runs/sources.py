@@ -11,7 +11,7 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Grades, Subtopics
-from unimoe.data.collection_card import describe_qrels
+from unimoe.data.collection import describe_qrels
 from unimoe.data.sources.beir_layout import split_files
 from unimoe.formats.qrels import load_qrels, read_subtopics
 from unimoe.formats.runs import load_run
@@ -26,8 +26,8 @@ ALLOWANCES = ("queries", "zeros", "depth", "duplicates", "ranks")
 
 
 @dataclass(frozen=True)
-class Judgments:
-    """The judgments of one dataset."""
+class JudgedDataset:
+    """One dataset as its judgments."""
 
     dataset: str
     name: str  # as messages call the judgments: the path of a file
@@ -45,7 +45,7 @@ class RunSource:
     """One run, which is one seed of a system on a dataset."""
 
     system: str
-    judged: Judgments
+    judged: JudgedDataset
     seed: int | None  # counted from 0 in the order given; None of a system that is not one of many trainings
     name: str  # as messages call it: the path of a file
     content: RunContent
@@ -76,7 +76,7 @@ class Scoring:
             raise UsageError("no metric to compare by; name one, such as ndcg@10")
         refuse_depth(self.depth)
 
-    def on(self, judged: Judgments) -> Scoring:
+    def on(self, judged: JudgedDataset) -> Scoring:
         """Return how runs on a dataset are scored, which may have a main metric of its own."""
         return self if judged.metric is None else replace(self, metrics=(judged.metric, *self.metrics[1:]))
 
@@ -93,7 +93,7 @@ class Scoring:
 
 def judgments(
     content: QrelsContent, dataset: str | None = None, level: int | None = None, metrics: Sequence[MetricLike] = ()
-) -> Judgments:
+) -> JudgedDataset:
     """Read the judgments of a dataset; its name and level are by default those stated of the file, else its stem and 1.
 
     Where one of the ``metrics`` needs subtopics and the file names them, a document's grade is its highest for any.
@@ -126,10 +126,10 @@ def judgments(
     refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return Judgments(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
+    return JudgedDataset(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
 
 
-def judged_by(content: RunContent, datasets: Sequence[Judgments]) -> list[Judgments]:
+def judged_by(content: RunContent, datasets: Sequence[JudgedDataset]) -> list[JudgedDataset]:
     """Return the datasets of which a run holds judged queries; all of them where it holds none, which is refused."""
     held = load_run(content, "the run").run
     return [judged for judged in datasets if not judged.qrels.keys().isdisjoint(held)] or list(datasets)

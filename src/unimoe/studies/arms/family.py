@@ -26,11 +26,12 @@ from unimoe.config.base import Name
 from unimoe.config.training import ArmConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json, read_bytes
+from unimoe.evaluation.datasets import LoadedDataset, load_reporting, tier_datasets
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import Engine
+from unimoe.evaluation.evaluate import Evaluator, evaluations
 from unimoe.evaluation.folder_settings import folder_dtype, keep_settings
-from unimoe.evaluation.runner import Evaluator, evaluations
-from unimoe.evaluation.systems.system import (
+from unimoe.evaluation.system import (
     ZERO_SHOT_ARM,
     System,
     first_stage_system,
@@ -38,11 +39,11 @@ from unimoe.evaluation.systems.system import (
     trained_system,
     zero_shot_system,
 )
-from unimoe.evaluation.tiers.datasets import LoadedDataset, load_reporting, tier_datasets
 from unimoe.models.checkpoint import judged_checkpoint
+from unimoe.models.embedder import Advance
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, result_path
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Changes, Study, merged
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import ArmTraining

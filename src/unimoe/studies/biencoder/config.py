@@ -57,7 +57,7 @@ class NegativesConfig(Section):
         return self
 
 
-class DevConfig(Section):
+class BiEncoderDevConfig(Section):
     """The choice of the epoch: dense retrieval on the dev queries, before training and after every epoch.
 
     Attributes:
@@ -140,7 +140,7 @@ class BiEncoderConfig(Section):
     max_grad_norm: Positive = 1.0
     dropout: bool = True
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    dev: DevConfig = DevConfig()
+    dev: BiEncoderDevConfig = BiEncoderDevConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     save_every: Count | None = None
     output_dir: str = "outputs/biencoder"

@@ -13,7 +13,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.metrics.scoring import from_grade
-from unimoe.studies.biencoder.config import BiEncoderConfig, DevConfig, NegativesConfig
+from unimoe.studies.biencoder.config import BiEncoderConfig, BiEncoderDevConfig, NegativesConfig
 from unimoe.studies.common.splits import Splits, load_splits
 
 
@@ -54,7 +54,7 @@ def biencoder_splits(config: BiEncoderConfig) -> Splits:
     return Splits(*(replace(part, corpus=corpus) for part in splits))
 
 
-def dev_collection(dev: Collection, config: DevConfig, threshold: int) -> Collection:
+def dev_collection(dev: Collection, config: BiEncoderDevConfig, threshold: int) -> Collection:
     """Return the dev queries that are scored, over the documents that are searched."""
     if config.queries is not None:
         dev = dev.sample_queries(config.queries)

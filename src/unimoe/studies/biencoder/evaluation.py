@@ -14,16 +14,17 @@ from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.io import hash_json
-from unimoe.evaluation.retrieval_eval import TASK, dense_collection
-from unimoe.evaluation.runner import Evaluator, describe
+from unimoe.evaluation.datasets import Dataset
+from unimoe.evaluation.evaluate import Evaluator
+from unimoe.evaluation.retriever import encoder_retriever, fused_name, fused_system, retriever_name
 from unimoe.evaluation.store import refuse_other_experiments
-from unimoe.evaluation.systems.retriever import encoder_retriever, fused_name, fused_system, retriever_name
-from unimoe.evaluation.systems.system import System, first_stage_system
-from unimoe.evaluation.tiers.datasets import Dataset
+from unimoe.evaluation.system import System, first_stage_system
+from unimoe.evaluation.tasks.search import TASK, dense_collection, describe
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder
 from unimoe.models.encoder import load_encoder
+from unimoe.models.model import Model
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.model import CachedEncoder, encoder_config, read_biencoder
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
@@ -58,7 +59,15 @@ def base_retriever(config: BiEncoderConfig, splits: Splits, device: torch.device
     retriever = encoder_retriever(experiment, retriever_name(experiment, None, None), device)
     if not config.freeze_base:
         return retriever
-    return replace(retriever, load=cache(lambda: CachedEncoder(retriever.model(), config, splits)))
+    model = _model(retriever)
+    return replace(
+        retriever, model=replace(model, embed=cache(lambda: CachedEncoder(model.embedder(), config, splits)))
+    )
+
+
+def _model(retriever: System) -> Model:
+    assert retriever.model is not None  # noqa: S101 - for the type checker
+    return retriever.model
 
 
 def trained_retriever(folder: Path, base: System, device: torch.device) -> System:
@@ -76,16 +85,20 @@ def trained_retriever(folder: Path, base: System, device: torch.device) -> Syste
 
     def load() -> Embedder:
         if config.freeze_base:
-            cached: CachedEncoder = base.model()
+            cached = _model(base).embedder()
+            assert isinstance(cached, CachedEncoder)  # noqa: S101 - as ``base_retriever`` makes it
             return cached.with_layer(folder)
         return load_encoder(EncoderConfig(base=str(folder)), device, dtype)
 
     return replace(
         base,
         name=manifest.arm,
-        load=cache(load),
-        base_identity=manifest.base_model,
-        dtype=str(dtype).removeprefix("torch."),
+        model=replace(
+            _model(base),
+            embed=cache(load),
+            identity=manifest.base_model,
+            dtype=str(dtype).removeprefix("torch."),
+        ),
         checkpoint=checkpoint,
     )
 
@@ -101,13 +114,16 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
     refuse_other_experiments(retrievers[0])
     for retriever in retrievers:
         arms = [first_stage_system(experiment), retriever, fused_system(retriever)]
-        evaluations += [describe(replace(arm, experiment=experiment), TASK, searches) for arm in arms]
+        evaluations += [describe(replace(arm, experiment=experiment), searches) for arm in arms]
     # A seed draws the batches with their positives, and the first weights of a linear layer.
     keys = {"train_queries", "relevance_threshold", "batch_size", "encoder", "out_dim", "head_init"}
     draws = {"paired_seeds": hash_json([splits.train.content_hash, config.model_dump(include=keys)])}
     steps = Steps(len(evaluations))
     for one in evaluations:
-        evaluation = one if one.seed is None else replace(one, config={**one.config, **draws})
+        evaluation = one
+        if one.about.seed is not None:
+            about = one.about.model_copy(update={"config": {**one.about.config, **draws}})
+            evaluation = replace(one, about=about)
         evaluator.take(evaluation, steps, metric="recall_of_retrieved@10")
     return f"{TASK}/{dataset.name}"
 

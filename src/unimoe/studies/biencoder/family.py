@@ -11,11 +11,12 @@ import numpy as np
 from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.analysis.statistics.variance import Array
 from unimoe.data.catalog import result_name
-from unimoe.evaluation.retrieval_eval import TASK
-from unimoe.evaluation.systems.retriever import fused_name, retriever_name
+from unimoe.evaluation.retriever import fused_name, retriever_name
+from unimoe.evaluation.tasks.search import TASK
 from unimoe.formats.runs import read_run
 from unimoe.metrics import score_run
 from unimoe.metrics.scoring import from_grade
+from unimoe.models.embedder import Advance
 from unimoe.results import Task, run_path
 from unimoe.results.folder import Results
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -28,7 +29,7 @@ from unimoe.studies.biencoder.evaluation import (
     trained_retriever,
 )
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.common.splits import Splits
 
 

@@ -21,25 +21,17 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
-from unimoe.data.collection import Collection
-from unimoe.data.collection_card import COLLECTION_FILE, sidecar_path
+from unimoe.data.collection import COLLECTION_FILE, Collection, sidecar_path
 from unimoe.data.languages import ENGLISH
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine
-from unimoe.evaluation.reranking.rerankers import reranker_of, returns_logits
-from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
-from unimoe.evaluation.systems.named import (
-    CROSS_ENCODER,
-    OPTION,
-    Naming,
-    default_experiment,
-    is_checkpoint,
-    named_system,
-)
-from unimoe.evaluation.systems.system import System, checkpoint_loader, trained_system
+from unimoe.evaluation.system import System, checkpoint_loader, named_system, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.embedder import Advance
+from unimoe.models.kinds import CROSS_ENCODER
 from unimoe.models.loader import weights_hash
+from unimoe.models.named import OPTION, ModelSettings, default_experiment, is_checkpoint
+from unimoe.models.reranker import Reranker, ShardStore, rerank_run
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
 
@@ -77,13 +69,13 @@ def label_pairs(config: LabelConfig, folder: Path, device: torch.device, engine:
             qrels = {key: dict.fromkeys(found, 0) | kept.get(key, {}) for key, found in run.items() if found}
             step.outcome = "already done"
         else:
-            model = engine.model(grader, f"label by {grader.name}", identity)
+            reranker = engine.model(grader, f"label by {grader.name}", identity).reranker()
             store, parts, scores = ShardStore(shards, identity), sorted(queries), Run()
 
             def grade(begin: int) -> None:
                 part = {key: queries[key] for key in parts[begin : begin + config.shard_queries]}
                 scores.update(
-                    probabilities(model, grader.name, replace(sampled, queries=part), run, store, step.advance)
+                    probabilities(reranker, grader.name, replace(sampled, queries=part), run, store, step.advance)
                 )
 
             engine.run((partial(grade, at) for at in range(0, len(parts), config.shard_queries)), _AT_ONCE)
@@ -144,7 +136,7 @@ def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Sy
         experiment = experiment.model_copy(update={"model": model, "prompt": config.prompt})
         # Cross-encoders are small, and their grades stay the same on every machine.
         dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else engine.dtype(device, model.dtype)
-        system = named_system(name, Naming(experiment, device, dtype))
+        system = named_system(name, ModelSettings(experiment, device, dtype))
     if "reranking" not in system.tasks:
         raise UsageError(f"{OPTION} {name}: embeds and does not rerank; name a reranker")
     return system
@@ -157,19 +149,21 @@ def grader_identity(system: System) -> str:
     """
     checkpoint = system.checkpoint
     adapter = weights_hash(checkpoint, checkpoint.experiment.evaluation) if checkpoint else None
-    known = [system.base_identity, system.prompt, f"torch.{system.dtype}", adapter]
-    return hash_json(known if system.reusable else [*known, secrets.token_hex()])
+    model = system.model
+    assert model is not None  # noqa: S101 - for the type checker
+    known = [model.identity, model.prompt, f"torch.{model.dtype}", adapter]
+    return hash_json(known if model.reusable else [*known, secrets.token_hex()])
 
 
 def probabilities(
-    model: object, name: str, collection: Collection, run: Run, store: ShardStore, advance: Advance | None = None
+    reranker: Reranker, name: str, collection: Collection, run: Run, store: ShardStore, advance: Advance | None = None
 ) -> Run:
     """Return P(relevant) of every candidate; a killed run does not repeat the shards that the store has.
 
     The scores of a reranker of unimoe's families are logits; others return probabilities.
     """
-    found, _ = rerank_run(reranker_of(model), collection, run, store=store, advance=advance)
-    if returns_logits(model):
+    found, _ = rerank_run(reranker, collection, run, store=store, advance=advance)
+    if reranker.logits:
         return {
             query_id: dict(zip(scores, torch.tensor([*scores.values()]).float().sigmoid().tolist(), strict=True))
             for query_id, scores in found.items()

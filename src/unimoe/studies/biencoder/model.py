@@ -27,7 +27,7 @@ from unimoe.core.io import atomic_dir, ensure_dir, write_json, write_text
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import pad_ids
-from unimoe.models.embedder import Advance, TextKind, Vectors
+from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.models.model_files import silence_transformers
 from unimoe.retrieval.dense import search
@@ -40,25 +40,25 @@ from unimoe.training.model_card import rendered
 
 DENSE = "2_Dense"  # folder of the linear layer in a checkpoint
 
-Texts = Mapping[str, str]  # id to text
+TextsById = Mapping[str, str]  # id to text
 _MODULES = "sentence_transformers.models."
 
 
-class CachedEncoder:
-    """An ``Embedder`` that embeds the texts of a training with a frozen base once, in the user's cache.
+class CachedEncoder(Embedder):
+    """Embeds the texts of a training with a frozen base once, in the user's cache.
 
     These are the corpus and the judged queries. After ``with_layer`` its vectors are those of a checkpoint, up to
     rounding: the linear layer has no bias, so it does not matter that the cached vectors have unit length.
     """
 
-    def __init__(self, base: SentenceEncoder, config: BiEncoderConfig, splits: Splits) -> None:
+    def __init__(self, base: Embedder, config: BiEncoderConfig, splits: Splits) -> None:
         self._base = base
         self._layer: nn.Linear | None = None
         self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
         queries = {key: part.queries[key] for part in splits for key in part.qrels}
         documents = {key: document.full_text for key, document in splits.train.corpus.items()}
         self._known: dict[TextKind, tuple[Embedded, dict[str, str]]] = {}  # with the id of each text
-        of_kind: dict[TextKind, Texts] = {"query": queries, "document": documents}
+        of_kind: dict[TextKind, TextsById] = {"query": queries, "document": documents}
         for kind, texts in of_kind.items():
             embedded = cached_embeddings(base, texts, kind, max_length=_lengths(config)[kind])
             self._known[kind] = embedded, {text: key for key, text in texts.items()}
@@ -170,7 +170,7 @@ class BiEncoder(nn.Module):
         )
         return SentenceEncoder(model, encoder_config(self._config), base.base_identity, "in training")
 
-    def inputs(self, kind: TextKind, texts: Texts) -> list[Any]:
+    def inputs(self, kind: TextKind, texts: TextsById) -> list[Any]:
         """Return the input of a forward pass for each text: vectors of the frozen base, or token ids.
 
         They are those of evaluation: with the prefix of the kind, cut to its length, with special tokens.
@@ -195,7 +195,7 @@ class BiEncoder(nn.Module):
             pooled: Tensor = self.pooling(self._base.model[0](features))["sentence_embedding"]
             return self._projected(pooled)
 
-    def search(self, queries: Texts, collection: Collection, depth: int) -> Run:
+    def search(self, queries: TextsById, collection: Collection, depth: int) -> Run:
         """Return the ``depth`` nearest documents of a collection for each query."""
         ids = sorted(collection.corpus)
         documents = self._vectors("document", {key: collection.corpus[key].full_text for key in ids})
@@ -203,7 +203,7 @@ class BiEncoder(nn.Module):
         return search(asked, list(queries), documents, ids, depth, excluded=collection.excluded)
 
     @torch.no_grad()
-    def _vectors(self, kind: TextKind, texts: Texts) -> Vectors:
+    def _vectors(self, kind: TextKind, texts: TextsById) -> Vectors:
         """Return unit vectors ``(N, D)`` as evaluation computes them, in the order of ``texts``."""
         if self.cached is not None:
             known = torch.from_numpy(self.cached.known(kind, list(texts.values())))

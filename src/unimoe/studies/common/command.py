@@ -8,12 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import (
+    EngineSettings,
+    Override,
+    comma_separated,
+    given_options,
+    opened_engine,
+    quiet_libraries,
+    refuse_torchrun,
+    with_engine,
+)
 
 if TYPE_CHECKING:
     from unimoe.studies.common.runner import StudyRunner
-    from unimoe.studies.common.study import Chosen, Study
+    from unimoe.studies.common.study import ChosenSetting, Study
 
 Plan = Annotated[bool, typer.Option("--plan", help="Say what the study would cost, from a few steps of each arm.")]
 
@@ -46,7 +54,7 @@ def run_study(
     given: Sequence[str],
     *,
     plan: bool = False,
-    show: Callable[[StudyRunner, Mapping[str, Chosen]], None] | None = None,
+    show: Callable[[StudyRunner, Mapping[str, ChosenSetting]], None] | None = None,
 ) -> None:
     """Run a study, or with ``plan`` print what it would cost; results record the options that are ``given``.
 

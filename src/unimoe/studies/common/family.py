@@ -21,6 +21,7 @@ from unimoe.config.files import load_config, parse_config
 from unimoe.core.errors import UsageError
 from unimoe.core.registry import load_plugin
 from unimoe.models.device import choose_device
+from unimoe.models.embedder import Advance
 from unimoe.results import Task, result_path, run_path
 from unimoe.results.folder import Results
 from unimoe.studies.common.study import Changes, Study, merged
@@ -28,7 +29,6 @@ from unimoe.training.loop import Training
 
 C = TypeVar("C", bound=Section)
 T = TypeVar("T", bound=Training)
-Advance = Callable[[int], None]
 
 
 class Family(ABC, Generic[C, T]):

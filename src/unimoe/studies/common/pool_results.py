@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from unimoe.data.catalog import result_name
 from unimoe.data.collection import Collection
 from unimoe.evaluation.spec import Evaluation, Outcome, model_hashes
 from unimoe.metrics import DEFAULT_METRICS, score_run
-from unimoe.results import Identity
+from unimoe.results import About, Identity
 
 
 @dataclass(frozen=True)
@@ -54,18 +55,18 @@ class RerankingPools:
         prompt: str | None = None,
         trained_hash: str | None = None,
         checkpoint: Literal["best", "last"] = "best",
+        caveats: Sequence[str] = (),
         **known: Any,
     ) -> Evaluation:
-        """Return the spec of an arm that reranks the pools; ``known`` is what else an ``Evaluation`` knows.
+        """Return the spec of an arm that reranks the pools; ``known`` is what else its results are ``About``.
 
         ``encoder`` and ``prompt`` are identities as results have them, None for the order of the pools' source;
         ``trained_hash`` is that of what was trained, a head or a whole cross-encoder, None without a training.
         """
         hashes = {"collection": self.collection.content_hash, "candidates": hash_json(self.candidates)}
         checks = concerned(self.collection.checks, by_words="bm25" in self.first_stage)
-        known["caveats"] = [*known.get("caveats", ()), *lines(checks, "caveat")]
-        return Evaluation(
-            system=system,
+        about = About(
+            config_name=system,
             seed=seed,
             task="reranking",
             dataset=self.dataset,
@@ -80,11 +81,11 @@ class RerankingPools:
                 prompt=prompt,
                 max_queries=self.max_queries,
             ),
-            hashes=hashes | model_hashes(encoder, prompt, trained_hash),
-            main_metric=self.metric,
-            dtype="float32" if encoder else None,
+            caveats=[*caveats, *lines(checks, "caveat")],
             **known,
         )
+        hashes |= model_hashes(encoder, prompt, trained_hash)
+        return Evaluation(about, hashes, self.metric, "float32" if encoder else None)
 
     def outcome(self, run: Run, **found: Any) -> Outcome:
         """Score the pools in the order of a run, beside the order of their source; ``found`` is what else is known."""

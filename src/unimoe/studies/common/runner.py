@@ -31,7 +31,7 @@ from unimoe.core.io import hash_json, write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import Family, family_of
-from unimoe.studies.common.study import Chosen, Setting, Study, merged
+from unimoe.studies.common.study import ChosenSetting, Setting, Study, merged
 from unimoe.studies.common.table import settings_table, study_table
 from unimoe.training.loop import Training
 
@@ -55,7 +55,7 @@ class StudyRunner:
         self.tuned = {arm: self._settings(arm) for arm in self.study.arms}  # refused before the others are trained
         self._gates([family.study.name])  # refused before data are loaded, which name the datasets
 
-    def run(self) -> dict[str, Chosen]:
+    def run(self) -> dict[str, ChosenSetting]:
         """Do everything that is not done yet; return the setting chosen for each arm.
 
         A ``DataError`` says that the folder holds other gates or another training.
@@ -83,7 +83,7 @@ class StudyRunner:
         """Return the reported training of an arm."""
         return self.family.training(self._reported(config, seed), arm)  # type: ignore[no-any-return]
 
-    def report(self, chosen: Mapping[str, Chosen]) -> None:
+    def report(self, chosen: Mapping[str, ChosenSetting]) -> None:
         """Print the tables and the verdict, and write the tables."""
         family, folder = self.family, self.family.root / ANALYSIS
         tables = [settings_table(family, chosen)] if any(one.tried for one in chosen.values()) else []
@@ -187,7 +187,7 @@ class StudyRunner:
         except UsageError as error:
             raise UsageError(f"arms.{arm}: {error}") from None
 
-    def _choose_all(self) -> dict[str, Chosen]:
+    def _choose_all(self) -> dict[str, ChosenSetting]:
         """Train every setting of every arm with the seed of the tuning, and return the best of each on dev."""
         folder, seed = self.family.root / TUNING, self.study.seed_of_tuning
         tried = {
@@ -203,10 +203,10 @@ class StudyRunner:
         steps = Steps(len(tried))
         return {arm: self._choose(arm, configs, steps) for arm, configs in tried.items()}
 
-    def _choose(self, arm: str, configs: Sequence[Any], steps: Steps) -> Chosen:
+    def _choose(self, arm: str, configs: Sequence[Any], steps: Steps) -> ChosenSetting:
         settings, family = self.tuned[arm], self.family
         if not configs:
-            return Chosen(*settings[0], {})
+            return ChosenSetting(*settings[0], {})
         with steps.step(f"{arm}: {len(configs)} setting{'s' * (len(configs) > 1)} on dev", None) as step:
             found = []
             for config in configs:
@@ -218,12 +218,12 @@ class StudyRunner:
         tried = {setting.name: facts for (setting, _), facts in zip(settings, found, strict=True)}
         listed = [{**setting.changes, **tried[setting.name]} for setting, _ in settings]
         write_json(family.root / TUNING / f"{arm}.json", listed)
-        return Chosen(*settings[best], tried)
+        return ChosenSetting(*settings[best], tried)
 
     def _reported(self, config: Any, seed: int) -> Any:
         return config.model_copy(update={"seed": seed, "output_dir": str(self.family.root)})
 
-    def _train(self, chosen: Mapping[str, Chosen], seeds: Sequence[int]) -> None:
+    def _train(self, chosen: Mapping[str, ChosenSetting], seeds: Sequence[int]) -> None:
         """Train every arm with some seeds, and test each training once."""
         configs = {
             arm: [self._reported(one.config, seed) for seed in (seeds if self.family.trains(one.config) else seeds[:1])]

@@ -34,7 +34,7 @@ from unimoe.results import safe_name
 Changes = Mapping[str, Any]
 """Keys of a configuration with other values; ``section.key`` reaches into a section."""
 
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+SeedNumber = Annotated[int, Field(ge=0, lt=2**31)]
 Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 _FIRST_TUNING_SEED = 100
@@ -45,7 +45,7 @@ def _counted(value: Any) -> Any:
     return [*range(value)] if isinstance(value, int) and 0 <= value < 1000 else value
 
 
-class ArmConfig(Section):
+class StudyArm(Section):
     """One arm of a study.
 
     Attributes:
@@ -62,7 +62,7 @@ class ArmConfig(Section):
     description: str = ""
 
     @model_validator(mode="after")
-    def _one_kind(self) -> ArmConfig:
+    def _one_kind(self) -> StudyArm:
         if self.grid and self.variants:
             raise ValueError("grid and variants both list settings; leave one of them out")
         return self
@@ -97,12 +97,12 @@ class Study(Section):
     config: str | None = None
     base: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
     data: dict[str, Any] = {}  # noqa: RUF012
-    arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
+    arms: Annotated[dict[Name, StudyArm], Field(min_length=1)]
     grid: Grid = {}  # noqa: RUF012
     settings: Count | None = None
     give_up: Fraction = 0.01
-    seeds: Annotated[list[Seed], BeforeValidator(_counted)] = [0, 1, 2, 3, 4]  # noqa: RUF012
-    tuning_seed: Seed | None = None
+    seeds: Annotated[list[SeedNumber], BeforeValidator(_counted)] = [0, 1, 2, 3, 4]  # noqa: RUF012
+    tuning_seed: SeedNumber | None = None
     baselines: list[Name] = []  # noqa: RUF012
     gates: dict[Name, dict[str, Any]] = {}  # noqa: RUF012
     looks: list[int] | None = None
@@ -192,7 +192,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenSetting:
     """The setting of an arm that was best on dev, with the whole configuration.
 
     ``tried`` is what each setting of the arm was like on dev, empty where there was nothing to choose.

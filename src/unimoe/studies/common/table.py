@@ -13,7 +13,7 @@ from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import caveat_notes, marked
 from unimoe.results.folder import Results
 from unimoe.studies.common.family import Family
-from unimoe.studies.common.study import Chosen, system_called
+from unimoe.studies.common.study import ChosenSetting, system_called
 
 Asked = TypeVar("Asked", bound=Hashable)
 
@@ -63,7 +63,7 @@ def mean_of(scores: Array) -> Cell:
     return Cell.mean((100.0 * scores.mean(axis=1)).tolist())
 
 
-def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, Chosen], key: str) -> Table:
+def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str, ChosenSetting], key: str) -> Table:
     """Return one row per arm on a ``task/dataset``: scores, tests against baselines, costs, and the chosen setting."""
     study, untrained, (task, _, dataset) = family.study, [*family.untrained()], key.partition("/")
     results = of_seeds(results, study.seeds)
@@ -123,7 +123,7 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     )
 
 
-def settings_table(family: Family[Any, Any], chosen: Mapping[str, Chosen]) -> Table:
+def settings_table(family: Family[Any, Any], chosen: Mapping[str, ChosenSetting]) -> Table:
     """Return one row per setting that was tried on dev, the best of each arm first."""
     rows = []
     for arm, own in chosen.items():

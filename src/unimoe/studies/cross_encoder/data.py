@@ -20,7 +20,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection, Document, assemble
-from unimoe.evaluation.tiers.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
+from unimoe.evaluation.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.model_files import first_line
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.studies.common.pool_results import RerankingPools
@@ -42,7 +42,7 @@ class LabelledList:
 
 
 @dataclass(frozen=True)
-class Lists:
+class LabelledLists:
     """Lists, and the number of queries left out, by reason."""
 
     lists: tuple[LabelledList, ...]
@@ -62,7 +62,7 @@ class Lists:
         """One line for each reason for which queries were left out."""
         return [f"{count:,} queries left out: {reason}" for reason, count in self.dropped.items() if count]
 
-    def split(self, held_out: int, seed: int) -> tuple[Lists, Lists]:
+    def split(self, held_out: int, seed: int) -> tuple[LabelledLists, LabelledLists]:
         """Split into the lists to train on and a seeded sample of ``held_out`` others."""
         if held_out >= len(self.lists):
             raise DataError(
@@ -70,9 +70,9 @@ class Lists:
             )
         order = np.random.default_rng(seed).permutation(len(self.lists)).tolist()
         kept, chosen = (tuple(self.lists[i] for i in sorted(part)) for part in (order[held_out:], order[:held_out]))
-        return replace(self, lists=kept), Lists(chosen)
+        return replace(self, lists=kept), LabelledLists(chosen)
 
-    def sample(self, count: int | None) -> Lists:
+    def sample(self, count: int | None) -> LabelledLists:
         """Sample at most ``count`` lists by the hash of their query id, so that a larger sample holds the smaller."""
         if count is None or count >= len(self.lists):
             return self
@@ -84,7 +84,7 @@ class Lists:
 class CrossEncoderData:
     """Lists to train on, before they are made fit for a loss, and the sets that choose and that are reported."""
 
-    lists: Lists
+    lists: LabelledLists
     dev: tuple[RerankingPools, ...]
     test: tuple[RerankingPools, ...]
 
@@ -103,7 +103,7 @@ def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
     return CrossEncoderData(lists, dev, test)
 
 
-def _own_parts(config: CrossEncoderConfig) -> tuple[Lists, RerankingPools, RerankingPools | None]:
+def _own_parts(config: CrossEncoderConfig) -> tuple[LabelledLists, RerankingPools, RerankingPools | None]:
     """Return the lists of a source, its dev part, and its test part where it has one."""
     source, evaluation = config.lists, config.evaluation
     if source.source == MS_MARCO_LISTS:
@@ -179,7 +179,7 @@ def ms_marco_rows() -> Any:
         ) from None
 
 
-def ms_marco_lists(rows: Iterable[Mapping[str, Any]], max_docs: int | None) -> Lists:
+def ms_marco_lists(rows: Iterable[Mapping[str, Any]], max_docs: int | None) -> LabelledLists:
     """Make lists from rows of MS MARCO v1.1: sort passages stably by label, cut, leave out queries without a positive.
 
     A row is ``{"query_id", "query", "passages": {"is_selected": [..], "passage_text": [..]}}``.
@@ -194,10 +194,12 @@ def ms_marco_lists(rows: Iterable[Mapping[str, Any]], max_docs: int | None) -> L
         documents = tuple(texts[place] for place in order)
         own = tuple(float(labels[place]) for place in order)
         kept.append(LabelledList(str(row["query_id"]), row["query"], documents, own))
-    return Lists(tuple(kept), {"no passage is selected": dropped})
+    return LabelledLists(tuple(kept), {"no passage is selected": dropped})
 
 
-def collection_lists(collection: Collection, candidates: Run, max_docs: int | None, max_positives: int | None) -> Lists:
+def collection_lists(
+    collection: Collection, candidates: Run, max_docs: int | None, max_positives: int | None
+) -> LabelledLists:
     """Make lists from a collection: relevant documents with their grades, then candidates as negatives.
 
     Relevant documents are ordered by grade, then by the first stage's rank, then by id where it did not find them. The
@@ -218,10 +220,10 @@ def collection_lists(collection: Collection, candidates: Run, max_docs: int | No
         chosen = [*positives, *(document for document in found if document not in grades)][:max_docs]
         documents = tuple(collection.corpus[document].full_text for document in chosen)
         kept.append(LabelledList(query_id, query, documents, tuple(float(grades.get(d, 0)) for d in chosen)))
-    return Lists(tuple(kept), {"no relevant document": dropped})
+    return LabelledLists(tuple(kept), {"no relevant document": dropped})
 
 
-def fit_for(loss: LossConfig, lists: Lists) -> Lists:
+def fit_for(loss: LossConfig, lists: LabelledLists) -> LabelledLists:
     """Return the lists that a loss can learn from, with labels in the form that it takes.
 
     Lists of one document, and lists of equal labels, teach no order: they are left out and counted. Lists of equal
@@ -240,7 +242,7 @@ def fit_for(loss: LossConfig, lists: Lists) -> Lists:
         reasons = "; ".join(f"{count} with {reason}" for reason, count in counts.items() if count)
         raise DataError(f"no list is left to train {loss.name} on ({reasons or 'there was none'}); check the labels")
     refuse_binary(loss.name, (label for one in kept for label in one.labels))
-    return Lists(tuple(kept), dict(counts))
+    return LabelledLists(tuple(kept), dict(counts))
 
 
 def _unfit(loss: LossConfig, one: LabelledList) -> str | None:

@@ -11,13 +11,12 @@ import torch
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import MissingPartError
 from unimoe.core.io import hash_json
-from unimoe.evaluation.reranking.rerankers import CrossEncoderReranker
-from unimoe.evaluation.reranking.shards import ShardStore, rerank_run
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
 from unimoe.models.model_files import first_line
-from unimoe.models.rerankers.cross_encoder import load_cross_encoder
+from unimoe.models.reranker import ShardStore, rerank_run
+from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker, load_cross_encoder
 from unimoe.results import EvalResult
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig

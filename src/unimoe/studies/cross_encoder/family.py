@@ -10,8 +10,9 @@ from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
+from unimoe.models.embedder import Advance
 from unimoe.results import Task
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained

@@ -10,20 +10,30 @@ from typing import Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Device, Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import (
+    Config,
+    Device,
+    EngineSettings,
+    Override,
+    comma_separated,
+    given_options,
+    quiet_libraries,
+    refuse_torchrun,
+    with_engine,
+)
 from unimoe.studies.common.command import Plan, run_study
 
 DEFAULT_HEAD, DEFAULT_COMPARISON = Path("studies/heads"), Path("studies/heads_compare")
 
-Config = Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one; options change its keys.")]
-OutputDir = Annotated[Path | None, typer.Option(help="By default outputs/heads-TASK. One comparison has one folder.")]
-Task = Annotated[
+ComparisonDir = Annotated[
+    Path | None, typer.Option(help="By default outputs/heads-TASK. One comparison has one folder.")
+]
+CollectionName = Annotated[
     str | None,
     typer.Option(help="A collection: scifact, NanoMSMARCO, path:DIR. By default SciFact's folder, else apidocs."),
 ]
 NumSteps = Annotated[int | None, typer.Option("--num-steps", "--num_steps", min=1, help="Steps, or generations.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Reported trainings of each method.")]
+TrainingsPerMethod = Annotated[int | None, typer.Option(min=1, help="Reported trainings of each method.")]
 Settings = Annotated[int | None, typer.Option(min=1, max=9, help="Settings of each method tried on dev.")]
 Margin = Annotated[float | None, typer.Option(help="Evolution must beat InfoNCE by this much: .01 is a point.")]
 Methods = Annotated[str | None, typer.Option(help="Methods, separated by commas; by default all.")]
@@ -31,7 +41,7 @@ Methods = Annotated[str | None, typer.Option(help="Methods, separated by commas;
 
 def train_head(
     config: Config = DEFAULT_HEAD,
-    task: Task = None,
+    task: CollectionName = None,
     method: Annotated[
         str | None,
         typer.Option(help="eggroll, score_es, genetic, hybrid, or a loss: infonce, lambdaloss, pg_rank, ..."),
@@ -61,8 +71,8 @@ def train_head(
     jobs.train_one(jobs.head_config(config, options, override or ()), test=test)
 
 
-class Part(StrEnum):
-    """The parts of the comparison."""
+class HeadComparison(StrEnum):
+    """What is compared: methods, settings of one, or two objectives."""
 
     METHODS = "methods"
     GRID = "grid"
@@ -72,16 +82,16 @@ class Part(StrEnum):
 @with_engine
 def compare_heads(
     part: Annotated[
-        Part, typer.Argument(help="Methods; a grid of evolution's settings; or relevance against diversity.")
-    ] = Part.METHODS,
+        HeadComparison, typer.Argument(help="Methods; a grid of evolution's settings; or relevance against diversity.")
+    ] = HeadComparison.METHODS,
     config: Config = DEFAULT_COMPARISON,
-    task: Task = None,
+    task: CollectionName = None,
     num_steps: NumSteps = None,
     methods: Methods = None,
-    seeds: Seeds = None,
+    seeds: TrainingsPerMethod = None,
     settings: Settings = None,
     margin: Margin = None,
-    output_dir: OutputDir = None,
+    output_dir: ComparisonDir = None,
     override: Override = None,
     plan: Plan = False,
     *,
@@ -95,15 +105,15 @@ def compare_heads(
     from unimoe.studies.heads import jobs
 
     own: dict[str, Any] = {"settings": settings, "output_dir": None if output_dir is None else str(output_dir)}
-    if part is Part.METHODS:
+    if part is HeadComparison.METHODS:
         own["seeds"] = seeds
     else:
-        own |= {"seeds": 0, "gates": {}, "settings": None if part is Part.GRID else settings}  # on dev alone
-    file = jobs.GRID if part is Part.GRID else config
+        own |= {"seeds": 0, "gates": {}, "settings": None if part is HeadComparison.GRID else settings}  # on dev alone
+    file = jobs.GRID if part is HeadComparison.GRID else config
     names = comma_separated(methods)
     read = jobs.placed(load_study(file, override or (), own), {"task": task, "num_steps": num_steps}, margin)
-    read = read.of_arms(jobs.on_front(names) if part is Part.PARETO else names)
-    show = {Part.METHODS: None, Part.GRID: jobs.show_grid, Part.PARETO: jobs.show_front}[part]
+    read = read.of_arms(jobs.front_methods(names) if part is HeadComparison.PARETO else names)
+    show = {HeadComparison.GRID: jobs.show_grid, HeadComparison.PARETO: jobs.show_front}.get(part)
     given = given_options(
         config,
         override,

@@ -34,14 +34,14 @@ def _known(name: str, known: tuple[str, ...]) -> str:
     return name
 
 
-Method = Annotated[str, AfterValidator(lambda name: _known(name, methods()))]
+MethodName = Annotated[str, AfterValidator(lambda name: _known(name, methods()))]
 GradientLoss = Annotated[str, AfterValidator(lambda name: _known(name, gradient_methods()))]
 
-Scoring = Literal["dot", "cosine"]
-Objective = Literal["relevance", "diversity", "fairness", "freshness"]
+Similarity = Literal["dot", "cosine"]
+ObjectiveName = Literal["relevance", "diversity", "fairness", "freshness"]
 
 
-def _relevance_alone() -> dict[Objective, float]:
+def _relevance_alone() -> dict[ObjectiveName, float]:
     return {"relevance": 1.0}
 
 
@@ -157,9 +157,9 @@ class TrainConfig(Section):
     encoder: EncoderConfig = EncoderConfig()
     pools: PoolConfig = PoolConfig()
     head_output_size: Width = 128
-    scoring: Scoring = "cosine"
+    scoring: Similarity = "cosine"
     init: Literal["pca", "orthogonal", "normal"] = "pca"
-    method: Method = "eggroll"
+    method: MethodName = "eggroll"
     num_steps: Count = 300
     batch_size: Count = 32
     population_size: Annotated[int, Field(ge=2, le=2**20)] = 256
@@ -180,7 +180,7 @@ class TrainConfig(Section):
     gain: Literal["linear", "exp2"] = "linear"
     precision: Literal["float32", "bfloat16", "fp4"] = "float32"
     soft_labels: SoftLabelConfig | None = None
-    objectives: dict[Objective, Positive] = Field(default_factory=_relevance_alone, min_length=1)
+    objectives: dict[ObjectiveName, Positive] = Field(default_factory=_relevance_alone, min_length=1)
     genetic: GeneticConfig = GeneticConfig()
     handoff: Count = 100
     gradient_method: GradientLoss = "infonce"

@@ -26,9 +26,10 @@ from unimoe.data.catalog import result_name
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
+from unimoe.models.embedder import Advance
 from unimoe.results import Task, TrainingBudget, arm_dir
 from unimoe.results.folder import Results
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.study import Changes, Study, in_words

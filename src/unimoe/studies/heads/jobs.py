@@ -22,7 +22,7 @@ from unimoe.core.errors import UsageError
 from unimoe.data.catalog import available
 from unimoe.results import safe_name
 from unimoe.studies.common.runner import ANALYSIS, StudyRunner
-from unimoe.studies.common.study import Chosen, Study
+from unimoe.studies.common.study import ChosenSetting, Study
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.objectives import pareto_front
 from unimoe.studies.heads.trainer import HeadTrainer, load_data
@@ -60,7 +60,7 @@ def _with_given(raw: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
     return {"task": task, **raw, **{key: value for key, value in options.items() if value is not None}}
 
 
-def on_front(methods: Sequence[str] | None) -> list[str]:
+def front_methods(methods: Sequence[str] | None) -> list[str]:
     """Return the methods that the front of relevance and diversity can show; a UsageError where there is none."""
     names = [name for name in _ON_FRONT if methods is None or name in methods]
     if not names:
@@ -86,7 +86,7 @@ def train_one(config: TrainConfig, *, test: bool = False) -> None:
     stdout.print(f"{'head':<16}{trainer.head_path}", soft_wrap=True)
 
 
-def show_grid(runner: StudyRunner, chosen: Mapping[str, Chosen]) -> None:
+def show_grid(runner: StudyRunner, chosen: Mapping[str, ChosenSetting]) -> None:
     """Print the settings of a grid over evolution's keys, and save its heat map."""
     runner.report(chosen)
     scores = {
@@ -125,7 +125,7 @@ def heat_map(scores: Mapping[tuple[float, ...], float], label: str) -> Figure:
     return figure
 
 
-def show_front(runner: StudyRunner, chosen: Mapping[str, Chosen]) -> None:
+def show_front(runner: StudyRunner, chosen: Mapping[str, ChosenSetting]) -> None:
     """Print the tried settings by relevance and diversity, and save their figure."""
     folder, cutoff = runner.family.root / ANALYSIS, runner.family.base.ndcg_k
     tried = [

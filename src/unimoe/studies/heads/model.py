@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from unimoe.core.errors import DataError
 from unimoe.metrics import DEFAULT_METRICS, Scores, score_run
 from unimoe.models.tensor_files import read_tensors
-from unimoe.studies.heads.config import Scoring, TrainConfig
+from unimoe.studies.heads.config import Similarity, TrainConfig
 from unimoe.studies.heads.pools import PoolSet
 
 HEAD_FILE = "head.safetensors"
@@ -21,7 +21,7 @@ HEAD_FILE = "head.safetensors"
 _CHUNK = 256  # queries scored at a time
 
 
-def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Scoring) -> Tensor:
+def head_scores(weight: Tensor, queries: Tensor, documents: Tensor, scoring: Similarity) -> Tensor:
     """Score queries ``(B, D)`` with the documents ``(B, P, D)`` of their pools; gradients flow to the weight.
 
     Returns:
@@ -99,7 +99,7 @@ def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, 
     return weight.float(), metadata
 
 
-def _project(weight: Tensor, embeddings: Tensor, scoring: Scoring) -> Tensor:
+def _project(weight: Tensor, embeddings: Tensor, scoring: Similarity) -> Tensor:
     """Apply the head to embeddings ``(..., D)``; return ``(..., D_out)``, of unit length where scores are cosines."""
     projected = embeddings @ weight.T
     return nn.functional.normalize(projected, dim=-1) if scoring == "cosine" else projected

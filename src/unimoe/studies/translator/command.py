@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Config, Device, Override, comma_separated, given_options
+from unimoe.cli.options import Config, Device, EngineSettings, Override, comma_separated, given_options, with_engine
 from unimoe.core.errors import UsageError
 from unimoe.studies.common.command import Plan, run_study
 
@@ -26,7 +25,7 @@ ExpectedDims = Annotated[
     ),
 ]
 Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
+TrainingsPerModel = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
 
 MODELS, ABLATION = Path("studies/translators"), Path("studies/translator_ablation")
 
@@ -141,7 +140,7 @@ def _report(trainer: TranslatorTrainer, facts: dict[str, Any], test: Path | None
     stdout.print(f"{'submission':<18}{path} ({len(ids):,} captions)", soft_wrap=True)
 
 
-class Part(StrEnum):
+class TranslatorComparison(StrEnum):
     """The two comparisons: of all models, or of the components of one."""
 
     MODELS = "models"
@@ -150,14 +149,16 @@ class Part(StrEnum):
 
 @with_engine
 def compare_translators(
-    part: Annotated[Part, typer.Argument(help="All models, or the components of one.")] = Part.MODELS,
+    part: Annotated[
+        TranslatorComparison, typer.Argument(help="All models, or the components of one.")
+    ] = TranslatorComparison.MODELS,
     data: Data = "flickr8k",
     captions: Captions = None,
     dims: ExpectedDims = None,
     encoder: Annotated[str | None, typer.Option(help="Of Flickr8k's captions; by default the bundled one.")] = None,
     models: Annotated[str | None, typer.Option(help="Models separated by commas; by default all.")] = None,
     epochs: Epochs = 25,
-    seeds: Seeds = 5,
+    seeds: TrainingsPerModel = 5,
     settings: Annotated[int, typer.Option(min=1, max=6, help="Settings of each network tried on dev.")] = 6,
     margin: Annotated[float, typer.Option(help="The MRR by which an adapter must beat ridge: .01 is a point.")] = 0.01,
     output_dir: Annotated[
@@ -178,7 +179,7 @@ def compare_translators(
 
     source = {"source": str(Path(data).resolve()) if Path(data).exists() else data, "encoder": encoder, "dims": dims}
     source["captions"] = None if captions is None else str(captions.resolve())
-    held, ablation = TranslatorData.model_validate(source).load(), part is Part.ABLATION
+    held, ablation = TranslatorData.model_validate(source).load(), part is TranslatorComparison.ABLATION
     folder = output_dir or Path("outputs") / f"translator-{safe_name(held.name)}{'-ablation' * ablation}"
     sizes = batch_of(held.pairs, epochs) if ablation else []
     named = [f"base.epochs={epochs}", *sizes, *(override or ())]

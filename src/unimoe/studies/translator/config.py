@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 
 from unimoe.config.base import Count, Fraction, Positive, Section, Width
 
-Model = Literal["linear", "mlp1", "mlp2", "ridge", "cca", "geometry", "bigjump", "ridge_adapter"]
-MODELS: tuple[Model, ...] = get_args(Model)
+TranslatorModel = Literal["linear", "mlp1", "mlp2", "ridge", "cca", "geometry", "bigjump", "ridge_adapter"]
+MODELS: tuple[TranslatorModel, ...] = get_args(TranslatorModel)
 
 CLOSED_FORMS = ("ridge", "cca", "geometry")
 """Models that are computed, not trained."""
 
-BASES: dict[Model, str] = {"bigjump": "geometry", "ridge_adapter": "ridge"}
+BASES: dict[TranslatorModel, str] = {"bigjump": "geometry", "ridge_adapter": "ridge"}
 """Residual adapters and the closed form under each; ``bigjump`` is the original's name of the geometry adapter."""
 
 Below1 = Annotated[float, Field(ge=0, lt=1)]
@@ -107,7 +107,7 @@ class DebiasConfig(Section):
     prior: Below1 = 0.01
 
 
-class LossConfig(Section):
+class TranslatorLossConfig(Section):
     """InfoNCE and the terms added to it.
 
     Attributes:
@@ -204,13 +204,13 @@ class TranslatorConfig(Section):
         output_dir: folder of checkpoint, log and results.
     """
 
-    model: Model = "bigjump"
+    model: TranslatorModel = "bigjump"
     hidden: Width = 1024
     centre: bool = True
     ridge: RidgeConfig = RidgeConfig()
     cca: CCAConfig = CCAConfig()
     geometry: GeometryConfig = GeometryConfig()
-    loss: LossConfig = LossConfig()
+    loss: TranslatorLossConfig = TranslatorLossConfig()
     temperature: TemperatureConfig = TemperatureConfig()
     sampler: SamplerConfig = SamplerConfig()
     epochs: Count = 25

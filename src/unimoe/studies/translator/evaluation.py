@@ -19,7 +19,7 @@ from unimoe.core.errors import named_inputs
 from unimoe.evaluation.spec import Outcome
 from unimoe.metrics import Scores
 from unimoe.retrieval.dense import search
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, Rows
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Floats, Integers
 from unimoe.studies.translator.models.translators import Translator
 
 MAIN_METRIC = "mrr"
@@ -36,7 +36,7 @@ def image_ranks(
     *,
     image_ids: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
-) -> Rows:
+) -> Integers:
     """Return the rank of each caption's image among all images by inner product, from 1, ``(n,)`` int64.
 
     Captions ``(n, D)`` and the gallery ``(m, D)``, each image once, are in the common space, of unit length to rank by
@@ -54,17 +54,17 @@ def image_ranks(
         true = scores.gather(1, own)
         before = (scores > true) | ((scores == true) & (order > order[own]))
         ranks.append(1 + before.sum(1))
-    found: Rows = torch.cat(ranks).cpu().numpy()
+    found: Integers = torch.cat(ranks).cpu().numpy()
     return found
 
 
-def rank_values(ranks: Rows) -> dict[str, NDArray[np.float64]]:
+def rank_values(ranks: Integers) -> dict[str, NDArray[np.float64]]:
     """Return the value of each rank by metric: ``mrr`` (uncut), ``recall@1``, ``recall@5``, ``recall@10``, ``rank``."""
     values = {MAIN_METRIC: 1.0 / ranks} | {f"recall@{k}": (ranks <= k).astype(np.float64) for k in _CUTOFFS}
     return values | {"rank": ranks.astype(np.float64)}
 
 
-def rank_metrics(ranks: Rows, gallery_size: int) -> dict[str, float]:
+def rank_metrics(ranks: Integers, gallery_size: int) -> dict[str, float]:
     """Return means of ``rank_values``, ``median_rank``, ``p75_rank``, and ``gallery_size``, on which all depend."""
     means = {name: float(values.mean()) for name, values in rank_values(ranks).items()}
     median, upper = np.percentile(ranks, [50, 75])

@@ -19,13 +19,14 @@ from unimoe.core.io import read_json, write_json, write_text
 from unimoe.evaluation.spec import Evaluation, model_hashes
 from unimoe.evaluation.store import ResultStore
 from unimoe.models.device import describe_device
-from unimoe.results import Identity, Task, TrainingBudget, arm_dir, clusters
+from unimoe.models.embedder import Advance
+from unimoe.results import About, Identity, Task, TrainingBudget, arm_dir, clusters
 from unimoe.results.folder import Results
-from unimoe.studies.common.family import Advance, Family
+from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Study
 from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
-from unimoe.studies.translator.data.sources import Source, load_source
+from unimoe.studies.translator.data.sources import NamedPairs, load_source
 from unimoe.studies.translator.evaluation import MAIN_METRIC, crossmodal_outcome
 from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query, read_manifest
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
@@ -42,7 +43,7 @@ COUNTS = {
 }
 """Columns that count how often a component of the loss was active, and their names in the facts of a training."""
 
-Share = Annotated[float, Field(gt=0, lt=1)]
+SplitShare = Annotated[float, Field(gt=0, lt=1)]
 
 
 class TranslatorData(Section):
@@ -63,12 +64,12 @@ class TranslatorData(Section):
     captions: str | None = None
     encoder: str | None = None
     dims: tuple[int, int] | None = None
-    dev: Share = 0.15
-    test: Share = 0.25
+    dev: SplitShare = 0.15
+    test: SplitShare = 0.25
     split_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     counts: bool = False
 
-    def load(self) -> Source:
+    def load(self) -> NamedPairs:
         """Return the pairs."""
         captions = None if self.captions is None else Path(self.captions)
         return load_source(self.source, captions, self.encoder, self.dims)
@@ -90,7 +91,7 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         self.settings = parse_config(TranslatorData, study.data, f"{study.name}: data")
 
     @cached_property
-    def source(self) -> Source:
+    def source(self) -> NamedPairs:
         """All pairs."""
         return self.settings.load()
 
@@ -121,8 +122,8 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         learnt = read_manifest(training.checkpoint).tensors_hash
         seen = training.captions_seen
         budget = TrainingBudget(steps=int(facts["steps"]), ranking_examples=0, embedding_examples=seen, tokens=0)
-        spec = Evaluation(
-            system=arm,
+        about = About(
+            config_name=arm,
             seed=config.seed,
             task=self.task,
             dataset=source.name,
@@ -133,17 +134,16 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
                 split="test",
                 prompt=source.prompt,
             ),
-            hashes={"collection": pairs.content_hash} | model_hashes(source.encoder, source.prompt, learnt),
             config={
                 "study": self.study.model_dump(),
                 "training": config.model_dump(),
                 "paired_seeds": True,  # a seed decides which images every arm is trained on
             },
-            main_metric=MAIN_METRIC,
-            dtype="float32",
             caveats=self.study.caveats,
             training=None if closed_form else budget,
         )
+        hashes = {"collection": pairs.content_hash} | model_hashes(source.encoder, source.prompt, learnt)
+        spec = Evaluation(about, hashes, MAIN_METRIC, "float32")
         result = ResultStore(self.root, self.given).evaluated(
             spec, lambda: crossmodal_outcome(translator, pairs, source.name, source.texts, training.device.type)
         )

@@ -17,7 +17,7 @@ from unimoe.metrics.names import Metric, parse_metric
 from unimoe.metrics.scoring import score_run
 
 
-class Ranked(NamedTuple):
+class RankedLists(NamedTuple):
     """Rankings of b lists."""
 
     labels: Tensor  # of the first documents of N rankings, best first, (b, N, k); 0 where there is no document
@@ -41,43 +41,43 @@ class Ranked(NamedTuple):
         return (self.judged >= self.level).to(self.labels).sum(1, keepdim=True)
 
 
-def _ndcg(ranked: Ranked, k: int) -> Tensor:
+def _ndcg(ranked: RankedLists, k: int) -> Tensor:
     discounts = 1 / torch.log2(1 + ranked.ranks)
     best = ranked.judged.clamp_min(0).sort(dim=1, descending=True).values[:, : len(discounts)]
     return _share(ranked.labels.clamp_min(0) @ discounts, (best @ discounts).unsqueeze(1))
 
 
-def _reciprocal_rank(ranked: Ranked, k: int) -> Tensor:
+def _reciprocal_rank(ranked: RankedLists, k: int) -> Tensor:
     return (ranked.relevant / ranked.ranks).amax(2)
 
 
-def _average_precision(ranked: Ranked, k: int) -> Tensor:
+def _average_precision(ranked: RankedLists, k: int) -> Tensor:
     precision = ranked.relevant.cumsum(2) / ranked.ranks
     return _share((precision * ranked.relevant).sum(2), ranked.reachable)
 
 
-def _precision(ranked: Ranked, k: int) -> Tensor:
+def _precision(ranked: RankedLists, k: int) -> Tensor:
     return ranked.relevant.sum(2) / k
 
 
-def _recall(ranked: Ranked, k: int) -> Tensor:
+def _recall(ranked: RankedLists, k: int) -> Tensor:
     return _share(ranked.relevant.sum(2), ranked.reachable)
 
 
-def _capped_recall(ranked: Ranked, k: int) -> Tensor:
+def _capped_recall(ranked: RankedLists, k: int) -> Tensor:
     return _share(ranked.relevant.sum(2), ranked.reachable.clamp(max=k))
 
 
-def _recall_of_retrieved(ranked: Ranked, k: int) -> Tensor:
+def _recall_of_retrieved(ranked: RankedLists, k: int) -> Tensor:
     places = ranked.sizes.clamp(max=k).unsqueeze(1)
     return _share(ranked.relevant.sum(2), torch.minimum(ranked.reachable, places.to(ranked.labels)))
 
 
-def _success(ranked: Ranked, k: int) -> Tensor:
+def _success(ranked: RankedLists, k: int) -> Tensor:
     return ranked.relevant.amax(2)
 
 
-def _err(ranked: Ranked, k: int) -> Tensor:
+def _err(ranked: RankedLists, k: int) -> Tensor:
     """Return ERR as gdeval counts it, with a highest grade of 4 (Chapelle et al. 2009)."""
     satisfied = (torch.exp2(ranked.labels.clamp_min(0)) - 1) / 2.0**_HIGHEST_OF_ERR
     reached = torch.cat([torch.ones_like(satisfied[..., :1]), (1 - satisfied).cumprod(2)[..., :-1]], dim=2)
@@ -91,7 +91,7 @@ def _share(part: Tensor, whole: Tensor) -> Tensor:
 
 _HIGHEST_OF_ERR = 4
 
-Formula = Callable[[Ranked, int], Tensor]
+Formula = Callable[[RankedLists, int], Tensor]
 """From rankings and a cutoff to measures ``(b, N)``."""
 
 _FORMULAS: Mapping[str, Formula] = {
@@ -144,7 +144,7 @@ class ListMeasure:
         if self._formula is None:
             inside = valid.unsqueeze(1).expand(-1, orders.shape[1], -1).gather(2, orders)
             return self._by_library(orders, inside, judged, valid)
-        ranked = Ranked(labels, judged, valid.sum(1), self._level)
+        ranked = RankedLists(labels, judged, valid.sum(1), self._level)
         return self._formula(ranked, self.cutoff or orders.shape[2])
 
     def _by_library(self, orders: Tensor, inside: Tensor, judged: Tensor, valid: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from unimoe.core.errors import DataError, UsageError
 from unimoe.metrics import score_run
-from unimoe.studies.heads.config import Scoring, TrainConfig
+from unimoe.studies.heads.config import Similarity, TrainConfig
 from unimoe.studies.heads.eggroll import noise as noises
 from unimoe.studies.heads.eggroll import scoring
 from unimoe.studies.heads.eggroll.method import (
@@ -37,7 +37,7 @@ from unimoe.studies.heads.pools import Pools, PoolSet
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-every_similarity = pytest.mark.parametrize("similarity", get_args(Scoring))
+every_similarity = pytest.mark.parametrize("similarity", get_args(Similarity))
 
 
 def test_streams_seeds_and_steps_share_no_noise() -> None:
@@ -79,7 +79,7 @@ def materialised(perturbations: noises.Perturbations) -> Tensor:
     return sums / math.sqrt(perturbations.a.shape[1])
 
 
-def by_hand(weight: Tensor, pools: Pools, similarity: Scoring) -> Tensor:
+def by_hand(weight: Tensor, pools: Pools, similarity: Similarity) -> Tensor:
     queries, documents = pools.queries @ weight.T, pools.documents @ weight.T
     if similarity == "cosine":
         return functional.cosine_similarity(queries.unsqueeze(1), documents, dim=2, eps=0)
@@ -90,7 +90,7 @@ def by_hand(weight: Tensor, pools: Pools, similarity: Scoring) -> Tensor:
 @pytest.mark.parametrize("outputs", [2, 6, 11])
 @pytest.mark.parametrize("kind", ["rank 1", "rank 3", "products"])
 def test_scores_are_those_of_the_perturbed_weights_whatever_the_blocks(
-    similarity: Scoring, outputs: int, kind: str, monkeypatch: pytest.MonkeyPatch
+    similarity: Similarity, outputs: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, pools = problem(outputs)
     perturbations, sigma = noise_of(kind, outputs), 0.3
@@ -109,7 +109,7 @@ def test_scores_are_those_of_the_perturbed_weights_whatever_the_blocks(
 
 
 @every_similarity
-def test_padding_scores_minus_infinity_and_a_vector_of_length_zero_zero(similarity: Scoring) -> None:
+def test_padding_scores_minus_infinity_and_a_vector_of_length_zero_zero(similarity: Similarity) -> None:
     weight, pools = problem()
     documents, queries = pools.documents.clone(), pools.queries.clone()
     documents[2, 1] = queries[3] = 0

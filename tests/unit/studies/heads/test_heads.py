@@ -24,7 +24,7 @@ from unimoe.results.folder import Results, load_all_results
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.common.runner import StudyRunner
-from unimoe.studies.common.study import Chosen, load_study
+from unimoe.studies.common.study import ChosenSetting, load_study
 from unimoe.studies.common.table import differences, study_table
 from unimoe.studies.heads.config import PoolConfig, TrainConfig, forward_passes, gradient_methods
 from unimoe.studies.heads.data import HeadData
@@ -209,7 +209,7 @@ def test_numbers_that_are_not_finite_are_refused(head: Head) -> None:
 
 
 METHODS = ["zero_shot", "infonce", "eggroll", "eggroll_objectives"]
-Finished = tuple[StudyRunner, dict[str, Chosen]]
+Finished = tuple[StudyRunner, dict[str, ChosenSetting]]
 
 
 @pytest.fixture(scope="module")

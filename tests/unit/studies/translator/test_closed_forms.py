@@ -16,7 +16,7 @@ from unimoe.evaluation.spec import Evaluation
 from unimoe.evaluation.store import ResultStore
 from unimoe.formats.qrels import read_qrels
 from unimoe.formats.runs import read_run
-from unimoe.results import Identity, read_drilldown, read_result, result_path, run_path
+from unimoe.results import About, Identity, read_drilldown, read_result, result_path, run_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.translator.config import TranslatorConfig
 from unimoe.studies.translator.data.caption_npz import load_captions, load_pairs
@@ -258,7 +258,10 @@ def test_the_result_holds_every_rank_and_the_analysis_reads_it(tmp_path: Path) -
     ranks = dict(zip(pairs.caption_ids, found.tolist(), strict=True))
     identity = Identity(experiment="translator", checkpoint="none", split="test")
     hashes = {"collection": pairs.content_hash}
-    spec = Evaluation("ridge", None, "crossmodal", "generated", identity, hashes, {}, "mrr", "float32")
+    about = About(
+        config_name="ridge", seed=None, task="crossmodal", dataset="generated", identity=identity, config={}, caveats=[]
+    )
+    spec = Evaluation(about, hashes, "mrr", "float32")
     texts = {key: f"text of {key}" for key in pairs.caption_ids}
     result = ResultStore(tmp_path).evaluated(spec, lambda: crossmodal_outcome(translator, pairs, "generated", texts))
 

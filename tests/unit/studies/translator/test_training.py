@@ -177,7 +177,7 @@ def test_an_anchors_own_image_is_never_mined_though_it_is_nearest(copies: int, s
 
 
 def run(
-    config: configs.LossConfig, rounds: int = 3, recent: int = 40, whole: bool = False
+    config: configs.TranslatorLossConfig, rounds: int = 3, recent: int = 40, whole: bool = False
 ) -> tuple[dict[str, Tensor], Any]:
     """Return the terms of the last of some batches of 8 captions of 4 images, and the counts of all.
 
@@ -197,7 +197,7 @@ def run(
 
 def test_components_count_how_often_they_are_active_and_a_queue_of_everything_is_the_full_bank() -> None:
     bank = configs.BankConfig(kind="queue", hardest=3, queue=40, recent=[40])
-    terms, fired = run(configs.LossConfig(bank=bank, predictions=True, cosine=0.1))
+    terms, fired = run(configs.TranslatorLossConfig(bank=bank, predictions=True, cosine=0.1))
     assert set(terms) == {"infonce", "predictions", "cosine", "moment", "agreement"}
     assert fired == {
         "queue_negatives": 8 * (0 + 4 + 8),
@@ -206,11 +206,15 @@ def test_components_count_how_often_they_are_active_and_a_queue_of_everything_is
         "past_predictions": 4 * (0 + 8 + 16),
         "same_image_pairs": 3 * 4,
     }
-    terms, fired = run(configs.LossConfig(positives=configs.PositivesConfig(per_image=0), moment=0.0, agreement=0.0))
+    terms, fired = run(
+        configs.TranslatorLossConfig(positives=configs.PositivesConfig(per_image=0), moment=0.0, agreement=0.0)
+    )
     assert (set(terms), fired) == ({"infonce"}, {})
-    assert "queue_negatives" not in run(configs.LossConfig(bank=configs.BankConfig(kind="queue")), recent=0)[1]
-    full, _ = run(configs.LossConfig(), rounds=1)
-    queued, _ = run(configs.LossConfig(bank=configs.BankConfig(kind="queue")), rounds=1, whole=True)
+    assert (
+        "queue_negatives" not in run(configs.TranslatorLossConfig(bank=configs.BankConfig(kind="queue")), recent=0)[1]
+    )
+    full, _ = run(configs.TranslatorLossConfig(), rounds=1)
+    queued, _ = run(configs.TranslatorLossConfig(bank=configs.BankConfig(kind="queue")), rounds=1, whole=True)
     assert queued["infonce"].item() == pytest.approx(full["infonce"].item(), rel=1e-6)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.studies.heads.config import Scoring
+from unimoe.studies.heads.config import Similarity
 from unimoe.studies.heads.eggroll.noise import Perturbations
 from unimoe.studies.heads.model import head_scores
 from unimoe.studies.heads.pools import Pools
@@ -29,7 +29,7 @@ _BLOCK_BYTES = {"cpu": 2**21}  # of the scores of a block: those fit the process
 _MOST_BYTES = 2**28
 
 
-def base_scores(weight: Tensor, pools: Pools, scoring: Scoring) -> Tensor:
+def base_scores(weight: Tensor, pools: Pools, scoring: Similarity) -> Tensor:
     """Return the scores under the weight ``(D_out, D)`` itself, ``(B, P)``, ``-inf`` where a pool is padded."""
     return _masked(head_scores(weight, pools.queries, pools.documents, scoring), pools.valid)
 
@@ -60,7 +60,7 @@ class HeadScorer:
             the documents'. ``W h`` always keeps their dtype.
     """
 
-    scoring: Scoring
+    scoring: Similarity
     gemm_dtype: torch.dtype | None = None
 
     def blocks(

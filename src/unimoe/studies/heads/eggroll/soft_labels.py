@@ -105,9 +105,10 @@ def _by_pairs(voter: str, train: PoolSet, collection: Collection, config: TrainC
     The scores of a few queries at a time are kept in the user's cache, where the model's identity tells it from every
     other.
     """
-    from unimoe.evaluation.reranking.rerankers import reranker_of
-    from unimoe.evaluation.reranking.shards import rerank_run
-    from unimoe.evaluation.systems.named import Naming, default_experiment, named_system
+    from unimoe.evaluation.system import named_system
+    from unimoe.models.named import ModelSettings, default_experiment
+    from unimoe.models.pair_model import PairModelReranker
+    from unimoe.models.reranker import Reranker, rerank_run
 
     kind, _, name = voter.partition(":")
     if not name:
@@ -119,13 +120,14 @@ def _by_pairs(voter: str, train: PoolSet, collection: Collection, config: TrainC
         prompt = PromptConfig(template="qwen3" if "qwen3-reranker" in name.lower() else "chat")
         model = UnimodelForExp1(load_base(ModelConfig(base=name), device, dtype), prompt, _LM_LENGTH)
         identity, is_kept = [model.base_identity, model.prompt_name, str(model.dtype)], True
-        reranker = reranker_of(model)
+        reranker: Reranker = PairModelReranker(model)
     else:
-        system = named_system(name, Naming(default_experiment(name), device, dtype))
+        system = named_system(name, ModelSettings(default_experiment(name), device, dtype))
         if "reranking" not in system.tasks:
             raise UsageError(f"soft_labels.voters: {name} embeds and does not rerank; name it without reranker:")
-        identity, is_kept = [str(system.base_identity), str(system.prompt), str(dtype)], system.reusable
-        reranker = reranker_of(system.model())
+        assert system.model is not None  # noqa: S101 - for the type checker
+        identity = [system.model.identity, str(system.model.prompt), str(dtype)]
+        is_kept, reranker = system.model.reusable, system.model.reranker()
 
     run: Run = {}
     for part in batches([*zip(train.query_ids, train.document_ids, strict=True)], _QUERIES):

@@ -15,7 +15,7 @@ from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import hash_parts
 
 Floats = NDArray[np.float32]
-Rows = NDArray[np.int64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CaptionPairs:
     caption_ids: list[str]
     images: Floats
     image_ids: list[str]
-    image_of: Rows
+    image_of: Integers
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

@@ -27,7 +27,7 @@ _FEATURES = "image-features-cnn512-test1000.npz"
 
 
 @dataclass(frozen=True)
-class Source:
+class NamedPairs:
     """Named pairs, and where known: captions by id, the encoder's identity ``id@hash``, name and hash of its prompt."""
 
     name: str
@@ -39,7 +39,7 @@ class Source:
 
 def load_source(
     name: str, captions_txt: Path | None = None, encoder: str | None = None, dims: tuple[int, int] | None = None
-) -> Source:
+) -> NamedPairs:
     """Load pairs by name, and print what was left out.
 
     The name is ``flickr8k``, ``generated`` (a linear map), ``generated-curved``, or an NPZ file. Only a file takes
@@ -51,9 +51,9 @@ def load_source(
     if name == "flickr8k":
         source = _flickr8k(encoder)
     elif name in _NAMES:
-        source = Source(name, generated_pairs(curvature=1.0 if name == "generated-curved" else 0.0)[0])
+        source = NamedPairs(name, generated_pairs(curvature=1.0 if name == "generated-curved" else 0.0)[0])
     elif name.endswith(".npz") or Path(name).exists():
-        source = Source(Path(name).stem, load_pairs(Path(name), captions_txt))
+        source = NamedPairs(Path(name).stem, load_pairs(Path(name), captions_txt))
     else:
         raise UsageError(f"--data {name}: unknown{did_you_mean(name, _NAMES)}; use {', '.join(_NAMES)} or an NPZ file")
     if dims is not None:
@@ -101,7 +101,7 @@ def generated_pairs(
     return pairs, matrix
 
 
-def _flickr8k(encoder: str | None) -> Source:
+def _flickr8k(encoder: str | None) -> NamedPairs:
     """Embed the captions of Flickr8k's test split, or take them from the user's cache."""
     import torch
 
@@ -128,7 +128,7 @@ def _flickr8k(encoder: str | None) -> Source:
             source=str(folder),
         )
         step.outcome = f"{len(pairs):,} captions of {len(pairs.image_ids):,} images"
-    return Source("flickr8k", pairs, texts, embedder.base_identity, embedder.prompt_name)
+    return NamedPairs("flickr8k", pairs, texts, embedder.base_identity, embedder.prompt_name)
 
 
 def _flickr8k_captions(folder: Path) -> dict[str, str]:

@@ -46,7 +46,7 @@ _EPSILON = float(np.finfo(np.float64).eps)
 Fit = Callable[["PairMoments"], LinearMap | ProjectionPair]
 
 
-class Moments:
+class VectorMoments:
     """Mean and covariance of vectors, in float64: float32 has no digits to spare where means are large.
 
     Attributes:
@@ -110,7 +110,7 @@ class PairMoments:
 
     def __init__(self, pairs: CaptionPairs) -> None:
         count = len(pairs.captions)
-        self.captions, self.images = Moments(pairs.captions, "captions"), Moments(pairs.images, "images")
+        self.captions, self.images = VectorMoments(pairs.captions, "captions"), VectorMoments(pairs.images, "images")
         # Summed by image, captions need one row of a product for each image instead of one for each caption.
         by_image = sparse.csr_array(
             (np.ones(count), (pairs.image_of, np.arange(count))), shape=(len(pairs.images), count)

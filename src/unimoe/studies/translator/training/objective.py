@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from unimoe.studies.translator.config import LossConfig
+from unimoe.studies.translator.config import TranslatorLossConfig
 
 
 class ImageQueue:
@@ -92,7 +92,7 @@ class Objective:
             ``mined_negatives`` (caption-image pairs), ``extra_positives``, ``past_predictions``, ``same_image_pairs``.
     """
 
-    def __init__(self, config: LossConfig, bank: Tensor, captions: int) -> None:
+    def __init__(self, config: TranslatorLossConfig, bank: Tensor, captions: int) -> None:
         self._config, self._bank = config, bank
         width, device = bank.shape[1], bank.device
         self._images = ImageQueue(config.bank.queue, device) if config.bank.kind == "queue" else None

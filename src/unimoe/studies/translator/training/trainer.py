@@ -28,7 +28,7 @@ from unimoe.core.io import hash_json
 from unimoe.models.device import choose_device
 from unimoe.results import arm_dir
 from unimoe.studies.translator.config import BASES, CLOSED_FORMS, SamplerConfig, TranslatorConfig
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Rows
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, Integers
 from unimoe.studies.translator.evaluation import evaluate
 from unimoe.studies.translator.models.translators import (
     MANIFEST_FILE,
@@ -285,7 +285,7 @@ class TranslatorTrainer(Training):
         save_translator(self.checkpoint, best, settings)
 
 
-def epoch_batches(config: SamplerConfig, image_of: Rows, seed: int, epoch: int) -> list[Rows]:
+def epoch_batches(config: SamplerConfig, image_of: Integers, seed: int, epoch: int) -> list[Integers]:
     """Return the rows of captions of each batch of an epoch, which depend on seed and epoch alone.
 
     Shuffled batches hold every caption once. Batches by image pass over all images as often as it takes to see every
@@ -301,7 +301,7 @@ def epoch_batches(config: SamplerConfig, image_of: Rows, seed: int, epoch: int) 
     return [batch for batch in batches if len(batch) > 1] or batches
 
 
-def _by_image(config: SamplerConfig, image_of: Rows, rng: np.random.Generator) -> list[Rows]:
+def _by_image(config: SamplerConfig, image_of: Integers, rng: np.random.Generator) -> list[Integers]:
     shuffled = rng.permutation(len(image_of))
     grouped = shuffled[np.argsort(image_of[shuffled], kind="stable")]  # by image, in random order within
     images, begins, counts = np.unique(image_of[grouped], return_index=True, return_counts=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,13 +13,15 @@ from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
-from unimoe.evaluation.systems.named.python_function import FunctionEmbedder, named_embedder
-from unimoe.evaluation.systems.system import BM25, System, arm_name, checkpoint_loader, model_recipe, trained_system
+from unimoe.evaluation.system import BM25, System, arm_name, checkpoint_loader, model_recipe, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
-from unimoe.models.embedder import TextKind
-from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.models.embedder import Embedder, TextKind
+from unimoe.models.encoder import load_encoder
 from unimoe.models.matcher import MATCHERS
+from unimoe.models.model import Model
+from unimoe.models.named import loaders_model
+from unimoe.models.rerankers.python_function import named_embedder
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
@@ -51,35 +54,34 @@ def retriever_name(experiment: DenseExperiment, checkpoint: Path | None, name: s
 def encoder_retriever(
     experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype | None = None
 ) -> System:
-    """Load the encoder of an experiment, by default in the dtype of its settings.
+    """Return the encoder of an experiment as a system that searches, by default in the dtype of its settings.
 
-    A sparse encoder or a late interaction model is loaded when it has to search: the system's model is its search.
+    A sparse encoder or a late interaction model is loaded when it has to search.
     """
-    encoder, base, dtype_name, recipe = experiment.encoder, experiment.encoder.base, "unknown", None
-    model: SentenceEncoder | ServedEmbedder | FunctionEmbedder
+    encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
+    embedder: Embedder
     if settings := served_settings(experiment):
         prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
-        model = ServedEmbedder(base, settings, prefixes)
-    elif base.startswith(tuple(f"{kind}:" for kind in MATCHERS)):
+        served = ServedEmbedder(base, settings, prefixes)
+        model = embedders_model(served, experiment.retrieval, dtype_name, usage=served.usage)
+        return System(name, experiment, model, ("retrieval",))
+    if base.startswith(tuple(f"{kind}:" for kind in MATCHERS)):
         return _matching_system(experiment, name, device, dtype or choose_dtype(device, encoder.dtype))
-    elif base.startswith("python:"):
-        model = named_embedder("encoder.base", base.removeprefix("python:"))
+    if base.startswith("python:"):
+        embedder = named_embedder("encoder.base", base.removeprefix("python:"))
     else:
         dtype = dtype or choose_dtype(device, encoder.dtype)
-        model, dtype_name = load_encoder(encoder, device, dtype), str(dtype).removeprefix("torch.")
+        embedder, dtype_name = load_encoder(encoder, device, dtype), str(dtype).removeprefix("torch.")
         encoder = encoder.model_copy(update={"dtype": dtype_name})
-    if not settings:
-        recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
-    return System(
-        name,
-        experiment,
-        lambda: model,
-        model.base_identity,
-        _prompt_with_lengths(model.prompt_name, experiment.retrieval),
-        dtype_name,
-        tasks=("retrieval",),
-        recipe=recipe,
-    )
+    recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
+    model = embedders_model(embedder, experiment.retrieval, dtype_name)
+    return System(name, experiment, model, ("retrieval",), recipe=recipe)
+
+
+def embedders_model(embedder: Embedder, config: DenseConfig, dtype: str, **facts: Any) -> Model:
+    """Return the model of what embeds the texts of a search."""
+    prompt = _prompt_with_lengths(embedder.prompt_name, config)
+    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, **facts)
 
 
 def _matching_system(experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype) -> System:
@@ -93,7 +95,7 @@ def _matching_system(experiment: DenseExperiment, name: str, device: torch.devic
     dtype_name = str(dtype).removeprefix("torch.")
     settings = encoder.model_copy(update={"dtype": dtype_name})
     search = ModelSearch(settings, "encoder", device, Passages.of(experiment.evaluation))
-    return System(name, experiment, lambda: search, *search.identity, dtype_name, tasks=("retrieval",))
+    return System(name, experiment, Model(*search.identity, dtype_name), ("retrieval",), search=search)
 
 
 def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
@@ -117,11 +119,13 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     if trained.arm_named(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     loader = checkpoint_loader(trained, checkpoint, device)
+    system = trained_system(trained, loader, folder)
+    prompt = _prompt_with_lengths(loader.prompt, experiment.retrieval)
     return replace(
-        trained_system(trained, loader, folder),
+        system,
         name=name,
         experiment=experiment,
-        prompt=_prompt_with_lengths(loader.prompt, experiment.retrieval),
+        model=replace(loaders_model(loader, folder), prompt=prompt),
         tasks=("retrieval",),
     )
 

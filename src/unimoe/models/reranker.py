@@ -15,18 +15,25 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import Field
 
-from unimoe.core.errors import DataError, InputError, named_inputs
+from unimoe.core.errors import DataError, InputError, first_few, named_inputs
 from unimoe.core.grouping import gathered
 from unimoe.core.io import Strict, hash_parts, read_json, write_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import ahead, batches
 from unimoe.models.embedder import Advance
-from unimoe.models.pair_model import TextPair
+
+if TYPE_CHECKING:
+    from unimoe.data.mteb_names import TaskSize
+    from unimoe.models.served.client import RequestEstimate
+
+TextPair = tuple[str, str]
+"""Query and document, as texts."""
 
 SHARD_CHARACTERS = 2**18
 """Text of one shard, each beginning counted once: half a minute for a small model on two cores."""
@@ -72,6 +79,12 @@ class Reranker(ABC):
     at_once = 1
     """Shards that are scored at a time, each by a thread, where a model elsewhere does the work."""
 
+    place: torch.device | str = "not known"
+    """Where it computes; a description where torch does not know the place."""
+
+    logits = False
+    """Whether its scores are logits, as those of unimoe's families are; others say what theirs are."""
+
     @abstractmethod
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score what ``prepare`` made of some pairs, by default their texts, in their order.
@@ -108,6 +121,14 @@ class Reranker(ABC):
     def notes(self, run: Run, usage: Mapping[str, float]) -> list[str]:
         """Return what to know before a run's scores are believed, in sentences; ``usage`` is what they cost."""
         return []
+
+    def asked(self, collection: Collection, candidates: Candidates) -> RequestEstimate | None:
+        """Return what a server will be asked to rerank candidates; None without one."""
+        return None
+
+    def asked_task(self, size: TaskSize) -> RequestEstimate | None:
+        """Return what a server will be asked to rerank the candidates of a task of MTEB; None without one."""
+        return None
 
     def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
         """Score what was prepared of the pairs of one shard; refuse scores that are none."""
@@ -266,3 +287,11 @@ def rerank_run(
             )
         run[query][document] = scores[query, document]
     return run, found
+
+
+def truncation_note(name: str, truncated: Sequence[str]) -> str:
+    """Return a sentence about the queries of a dataset that a reranker sees only the beginning of."""
+    return (
+        f"{name}: queries that fill the whole prompt, of which the model sees the beginning and no document: "
+        f"{len(truncated):,} ({first_few(truncated)}); raise model.max_length to read them whole"
+    )

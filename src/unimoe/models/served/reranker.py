@@ -17,23 +17,23 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import TaskSize
-from unimoe.evaluation.reranking.shards import (
+from unimoe.models.base import load_tokenizer
+from unimoe.models.batching import batches
+from unimoe.models.embedder import Advance
+from unimoe.models.prompts import PairTokenizer, answer_ids, own_answers, prompt_name, well_formed
+from unimoe.models.reranker import (
     Candidates,
     Pair,
     Reranker,
     Shards,
     ShardScores,
     ShardStore,
+    TextPair,
     candidate_pairs,
     pair_texts,
 )
-from unimoe.models.base import load_tokenizer
-from unimoe.models.batching import batches
-from unimoe.models.embedder import Advance
-from unimoe.models.pair_model import TextPair
-from unimoe.models.prompts import PairTokenizer, answer_ids, own_answers, prompt_name, well_formed
 from unimoe.models.served.api import API, BOTTOM, TOP, margin, number
-from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, Estimate, Usage, estimate, usage_text
+from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, RequestEstimate, Usage, estimate, usage_text
 from unimoe.models.served.probe import PROBE_PAIRS, served_identity, served_name
 
 _PROBE_PROMPT, _PROBE_LENGTH = PromptConfig(template="plain", instruction=""), 512
@@ -51,7 +51,7 @@ class ServedReranker(Reranker):
     what all requests so far cost, by name.
     """
 
-    device = "a server"
+    place = "a server"
 
     def __init__(self, url: str, settings: ServedConfig, experiment: Experiment) -> None:
         api: API = APIS[settings.api]
@@ -143,7 +143,7 @@ class ServedReranker(Reranker):
             )
         return notes
 
-    def estimate(self, collection: Collection, candidates: Candidates) -> Estimate:
+    def asked(self, collection: Collection, candidates: Candidates) -> RequestEstimate:
         """Return what reranking will ask; tokens are those of a sample."""
         shards = self.cut(collection, candidates)
         pairs = list(chain.from_iterable(shards))
@@ -153,7 +153,7 @@ class ServedReranker(Reranker):
         searches = sum(math.ceil(len(shard) / _DOCUMENTS_PER_SEARCH) for shard in shards)
         return estimate(len(shards), tokens * len(pairs) / max(1, len(sample)), self._settings, searches)
 
-    def estimate_task(self, size: TaskSize) -> Estimate:
+    def asked_task(self, size: TaskSize) -> RequestEstimate:
         """Return what reranking the candidates of a task of MTEB will ask, by its sums: queries as many for each."""
         own, queries = self._tokenizer, max(1, size.queries)
         each = size.query_characters / queries + size.document_characters / max(1, size.documents)

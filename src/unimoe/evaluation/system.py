@@ -1,11 +1,9 @@
-"""The systems that can be evaluated: trained checkpoints, the untrained base model, an encoder, and the first stage."""
+"""The systems that are evaluated: trained checkpoints, models by name, what searches, and the first stage alone."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,8 +15,11 @@ from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
-from unimoe.results import Task
+from unimoe.models.model import Model
+from unimoe.models.named import ADDRESSES, ModelSettings, loaders_model, named_model
+from unimoe.results import Task, safe_name
 from unimoe.retrieval.bm25 import engine_of
+from unimoe.retrieval.model_search import ModelSearch
 from unimoe.retrieval.sizes import FULL, Size
 
 ZERO_SHOT_ARM = "zero_shot"
@@ -37,14 +38,9 @@ class System:
 
     Attributes:
         experiment: its configuration; that of dense retrieval where the task is ``retrieval``.
-        load: returns the model, when it is needed: a ``PairModel`` or ``Reranker`` to rerank, an ``Embedder`` to
-            embed or to search, or one that is all of them; None for the first stage.
-        base_identity: of the base model, ``id@hash``; ``prompt`` is name and hash too.
-        dtype: what the model computes in; None where that is not known.
-        instructed: whether a reranker reads the instruction of MTEB's tasks.
+        model: None for the first stage.
         recipe: how workers of a cluster make the model, as ``model_recipe`` returns it; None where they cannot.
-        reusable: whether identity and prompt tell the model from every other; where they do not, it is always
-            evaluated again.
+        search: what ranks by the model, where it makes no vectors of documents.
         fused: whether its search is fused with BM25's.
         size: of the vectors that it searches by.
         output_dir: where its results go; None for the experiment's folder.
@@ -52,15 +48,11 @@ class System:
 
     name: str
     experiment: Experiment | DenseExperiment
-    load: Callable[[], Any] | None = None
-    base_identity: str | None = None
-    prompt: str | None = None
-    dtype: str | None = None
-    checkpoint: Checkpoint | None = None
+    model: Model | None = None
     tasks: tuple[Task, ...] = ("reranking", "embedding")
-    instructed: bool = True
+    checkpoint: Checkpoint | None = None
     recipe: Recipe | None = None
-    reusable: bool = True
+    search: ModelSearch | None = None
     fused: bool = False
     size: Size = FULL
     output_dir: Path | None = None
@@ -92,11 +84,6 @@ class System:
         """The folder of its results."""
         return self.output_dir or Path(self.experiment.output_dir)
 
-    def model(self) -> Any:
-        """Return the model, of any system but the first stage alone."""
-        assert self.load is not None  # noqa: S101 - for the type checker
-        return self.load()
-
 
 def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
     """Return the first stage alone: BM25, or whatever made the given candidates."""
@@ -107,10 +94,8 @@ def first_stage_system(experiment: Experiment | DenseExperiment) -> System:
 
 def zero_shot_system(experiment: Experiment, loader: ModelLoader) -> System:
     """Return the base model without training."""
-    dtype = loader.dtype_name
-    recipe = model_recipe("zero-shot", experiment, dtype=dtype)
-    load = cache(loader.zero_shot)
-    return System(ZERO_SHOT_ARM, experiment, load, loader.identity, loader.prompt, dtype, recipe=recipe)
+    recipe = model_recipe("zero-shot", experiment, dtype=loader.dtype_name)
+    return System(ZERO_SHOT_ARM, experiment, loaders_model(loader), recipe=recipe)
 
 
 def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) -> System:
@@ -124,13 +109,10 @@ def trained_system(experiment: Experiment, loader: ModelLoader, folder: Path) ->
     return System(
         checkpoint.arm,
         experiment,
-        cache(lambda: loader.trained(folder)),
-        loader.identity,
-        loader.prompt,
-        loader.dtype_name,
-        checkpoint,
+        loaders_model(loader, folder),
         tasks_of(experiment.arm_named(checkpoint.arm)),
-        recipe=model_recipe("checkpoint", experiment, folder=str(folder)),
+        checkpoint,
+        model_recipe("checkpoint", experiment, folder=str(folder)),
     )
 
 
@@ -138,6 +120,35 @@ def checkpoint_loader(experiment: Experiment, checkpoint: Checkpoint, device: to
     """Return the loader of a checkpoint; ``auto`` means the dtype of its training: in another it is another model."""
     dtype = experiment.model.dtype if experiment.model.dtype != "auto" else checkpoint.dtype
     return ModelLoader(experiment, device, getattr(torch, dtype))
+
+
+def named_system(name: str, settings: ModelSettings, arm: str | None = None) -> System:
+    """Return the system of a model by name; ``arm`` is its name in results, None for one made of the model's."""
+    model, experiment = named_model(name, settings)
+    if model.embed and not model.instructed:
+        experiment = _with_own_prefixes(experiment)
+    if model.max_length is not None:
+        as_read = experiment.model.model_copy(update={"max_length": model.max_length})
+        experiment = experiment.model_copy(update={"model": as_read})
+    served = name.partition(":")[0] in ADDRESSES  # which one process asks
+    recipe = None if served else model_recipe("named", experiment, name=name, dtype=settings.dtype_name)
+    return System(_arm_of(model.name or name, arm), experiment, model, model.tasks, recipe=recipe)
+
+
+def _arm_of(model: str, arm: str | None) -> str:
+    """Return the name in results of the model called ``model``: the last part of a path that names it."""
+    parts = [part for part in re.split(r"[:/\\]", model) if part] or [model]
+    named = [part for part in parts if not re.fullmatch(r"checkpoint[\w.\-]*|seed_\w+|\.+", part)]
+    return arm_name(arm or safe_name((named or parts)[-1]))
+
+
+def _with_own_prefixes(experiment: Experiment) -> Experiment:
+    """Return the same, with no instruction of MTEB's before texts to embed unless the experiment sets one."""
+    evaluation = experiment.evaluation
+    if "task_instruction" in evaluation.mteb.model_fields_set:
+        return experiment
+    own = evaluation.mteb.model_copy(update={"task_instruction": None})  # what decoders are trained on
+    return experiment.model_copy(update={"evaluation": evaluation.model_copy(update={"mteb": own})})
 
 
 def model_recipe(kind: str, experiment: Experiment | DenseExperiment, **values: Any) -> Recipe:

@@ -1,4 +1,4 @@
-"""Which of a classifier's labels says relevant: by their names where they tell, else the last one."""
+"""What the folder of a classifier says, or does not: which label says relevant, and how pairs were put to it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unimoe.core.errors import DataError
-from unimoe.models.model_files import read_settings
+from unimoe.config import PromptConfig
+from unimoe.core.errors import DataError, UsageError
+from unimoe.models.folder import ModelFolder
 
 _RELEVANT = {
     "relevant", "yes", "true", "positive", "pos", "entailment", "entailed", "entails", "related", "match", "matching",
@@ -18,7 +19,41 @@ _NOT_RELEVANT = {"no", "false", "negative", "neg", "contradiction", "contradicto
 _NEGATIONS = ("not", "non", "un", "ir", "in", "dis", "mis", "no")
 
 
-def counts_against(folder: Path, labels: int) -> bool:
+def reads_prompt(folder: ModelFolder, prompt: PromptConfig) -> bool:
+    """Return whether the pairs of a classifier become a prompt of ours: it was made of a causal reranker.
+
+    A conversion keeps the causal model's head on yes and no as the head of a classifier, whose folder does not say
+    what it was asked. That is ``prompt.template``, if it is set. What sentence-transformers has saved is read as that
+    library reads it.
+
+    Raises:
+        UsageError: nothing says what it was asked.
+    """
+    if not folder.architecture.endswith("ForSequenceClassification") or not is_decoder(folder.model_type):
+        return False
+    if any((folder.root / name).is_file() for name in ("modules.json", "config_sentence_transformers.json")):
+        return False
+    if "template" in prompt.model_fields_set:
+        return True
+    # A library's entry in settings that it saved, which a conversion may have kept; and what was not run in batches.
+    if "sentence_transformers" in folder.config or folder.config.get("pad_token_id") is None:
+        return False
+    raise UsageError(
+        f"{folder.name}: a {folder.architecture}, which does not say how pairs were put to it: if it was converted "
+        "from a causal reranker, such as Qwen3's, give its prompt by --set prompt.template=qwen3 (or another); write "
+        "rankllama: if it reads as RankLLaMA; save it by sentence-transformers' CrossEncoder if it reads bare pairs"
+    )
+
+
+def is_decoder(model_type: str) -> bool:
+    """Return whether transformers knows models of a type as causal language models, and not as masked ones."""
+    from transformers.models.auto import modeling_auto
+
+    causal, masked = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return model_type in causal and model_type not in masked and model_type != "xlnet"  # which reads both ways
+
+
+def counts_against(folder: ModelFolder, labels: int) -> bool:
     """Return whether a classifier's score is against the document.
 
     So is that of a single label which says not relevant, and the logit of label 1 minus that of label 0 where label 0
@@ -27,8 +62,8 @@ def counts_against(folder: Path, labels: int) -> bool:
     Raises:
         DataError: of two labels the names do not tell which says relevant, or ``label2id`` says otherwise.
     """
-    path = folder / "config.json"
-    names = _label_names(path, labels)
+    path = folder.whole.inner / "config.json"
+    names = _label_names(path, folder.config, labels)
     if names is None:
         return False
     meant = [_says_relevant(name) for name in names]
@@ -42,9 +77,8 @@ def counts_against(folder: Path, labels: int) -> bool:
     return meant == [True, False]
 
 
-def _label_names(path: Path, labels: int) -> list[str] | None:
+def _label_names(path: Path, settings: Mapping[str, Any], labels: int) -> list[str] | None:
     """Return the names of all labels in their order; None where the model's settings have none but numbers of ours."""
-    settings = read_settings(path)
     by_id, by_name = settings.get("id2label"), settings.get("label2id")
     found = [names for names in (_in_order(by_id, labels), _in_order(_turned(by_name), labels)) if names]
     if len(found) == 2 and found[0] != found[1]:

@@ -19,15 +19,14 @@ from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import available, load_collection, members, refuse_unknown, result_name
-from unimoe.data.collection import Collection
-from unimoe.data.collection_card import COLLECTION_FILE
+from unimoe.data.collection import COLLECTION_FILE, Collection
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
 from unimoe.data.source import UnavailableError, find_source
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import level_note
 from unimoe.results import Task
-from unimoe.retrieval.first_stage import Candidates, FirstStage, cut_run
+from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, cut_run
 from unimoe.retrieval.passages import Passages, as_read
 
 if TYPE_CHECKING:
@@ -199,7 +198,7 @@ class LoadedDataset:
         return as_read(self.pooled, self.dataset.passages)
 
     @cached_property
-    def first_stage(self) -> Candidates:
+    def first_stage(self) -> FirstStageRun:
         """What the first stage found in the whole corpus, at least as deep as recall is reported."""
         return self._stage.candidates(self.whole, self.collection)
 

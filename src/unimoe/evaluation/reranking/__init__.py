@@ -1,1 +1,0 @@
-"""What turns pairs of texts into scores, whole or in shards that a killed run finds again."""

@@ -1,1 +1,0 @@
-"""What can be evaluated: arms with their checkpoints, the untrained base, models by name, encoders, the first stage."""
