@@ -35,6 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     layerwise = shutil.copytree(folder / "causal", folder / "layerwise")
     own = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.LayerWiseMiniCPMForCausalLM"}
     change(layerwise, architectures=["LayerWiseMiniCPMForCausalLM"], auto_map=own, model_type="layerwise_minicpm")
+    change(shutil.copytree(folder / "causal", folder / "own-causal"), architectures=["MineForCausalLM"], auto_map=own)
     for name, kind in (("own-ce", "MineForSequenceClassification"), ("own-t5", "MineForConditionalGeneration")):
         change(shutil.copytree(ce, folder / name), architectures=[kind], auto_map={"AutoModel": f"own.{kind}"})
     bare = shutil.copytree(folder / "causal", folder / "untemplated")
@@ -60,8 +61,12 @@ def scores(output_dir: Path) -> list[float]:
 
 
 def test_a_converted_reranker_scores_as_the_causal_one_it_was(data: Path, tmp_path: Path) -> None:
-    scripts.successful(evaluate(data, "cross-encoder:seq-cls", tmp_path / "a", "prompt.template=qwen3"))
+    done = scripts.successful(evaluate(data, "cross-encoder:seq-cls", tmp_path / "a", "prompt.template=qwen3"))
+    assert "to which pairs are put by prompt.template qwen3" in " ".join(done.stderr.split())
+    assert scripts.result_of(tmp_path / "a", "it").caveats == []
     scripts.successful(evaluate(data, "causal", tmp_path / "b"))
+    scripts.successful(evaluate(data, "seq-cls", tmp_path / "c", "prompt.template=qwen3"))
+    assert scores(tmp_path / "c") == scores(tmp_path / "a")
     assert scores(tmp_path / "a") == pytest.approx(scores(tmp_path / "b"), abs=1e-5)
     identity = scripts.result_of(tmp_path / "a", "it").identity
     assert str(identity.base_model).startswith("cross-encoder:seq-cls@")
@@ -89,17 +94,19 @@ def test_first_layers_and_one_answer_go_together(data: Path, tmp_path: Path) -> 
 
 
 OWN_CODE = ["a class that transformers does not have", "model.trust_remote_code", "python:MODULE:FUNCTION"]
+JINA = ["a JinaForRanking", *OWN_CODE]
 
 
 @pytest.mark.parametrize(
     ("model", "settings", "code", "words"),
     [
         ("cross-encoder:seq-cls", [], 2, ["seq-cls: a Qwen3ForSequenceClassification", "--set prompt.template=qwen3"]),
-        ("seq-cls", [], 2, ["seq-cls: a Qwen3ForSequenceClassification", "cross-encoder:seq-cls"]),
+        ("seq-cls", [], 2, ["seq-cls: a Qwen3ForSequenceClassification", "--set prompt.template=qwen3"]),
         ("cross-encoder:named", [], 3, ["named/config.json: its labels 'cat' and 'dog' do not tell"]),
-        ("jina", [], 3, ["jina: a JinaForRanking", *OWN_CODE]),
-        ("cross-encoder:jina", [], 3, ["jina: a JinaForRanking", *OWN_CODE]),
-        ("jina", ["model.trust_remote_code=true"], 3, ["jina: a JinaForRanking", "gives no scores", OWN_CODE[2]]),
+        ("jina", [], 2, JINA),
+        ("cross-encoder:jina", [], 3, JINA),
+        ("jina", ["model.trust_remote_code=true"], 2, JINA),
+        ("own-causal", [], 3, ["own-causal", "a MineForCausalLM", *OWN_CODE]),
         ("layerwise", [], 3, ["layerwise", "model.trust_remote_code"]),
         ("cross-encoder:own-ce", [], 3, ["own-ce: a MineForSequenceClassification", *OWN_CODE]),
         ("rankllama:own-ce", [], 3, ["own-ce: a MineForSequenceClassification", *OWN_CODE]),

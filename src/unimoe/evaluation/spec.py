@@ -206,6 +206,7 @@ def described(
         identity=Identity(experiment=experiment.name, base_model=base, checkpoint=system.which, **known),
         training=checkpoint.training if checkpoint else None,
         config=config,
+        read_as=model.said if model else "",
         caveats=[*experiment.caveats, *(model.caveats if model else ()), *(caveats or ())],
     )
     hashes |= model_hashes(base, known["prompt"], trained)

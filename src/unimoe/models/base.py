@@ -16,7 +16,7 @@ from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.model_files import load_pretrained, loading
-from unimoe.models.own_code import or_own_code
+from unimoe.models.own_code import or_own_code, refuse_unknown_class
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
@@ -50,6 +50,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     from transformers import AutoModelForCausalLM
 
     folder = find_base(config)
+    refuse_unknown_class(f"model.base {config.base!r}", folder.architecture, trusted=config.trust_remote_code)
     identity = _identity(config, folder)
     kept = None if config.layers is None else _configuration(config)
     remedy = f"delete {folder.root}, and run again" if folder.is_bundled else _REMEDY

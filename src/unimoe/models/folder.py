@@ -22,7 +22,7 @@ from unimoe.models.identity import (
     read_settings,
     transformer_folder,
 )
-from unimoe.models.kinds import stated_kind
+from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, stated_kind
 from unimoe.models.model_files import first_line
 
 _SETTINGS_FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.bpe", "*.tiktoken"]
@@ -66,6 +66,15 @@ class ModelFolder:
     def label(self) -> str:
         """The name in results, whatever the place: of a folder its last part."""
         return self.name if self.commit or self.is_bundled else self.root.resolve().name
+
+    def is_other_than(self, kind: str) -> bool:
+        """Return whether the files say that the model is of another kind.
+
+        A bare transformer may be any encoder, and a bare classifier may read pairs as RankLLaMA does.
+        """
+        bare = not (self.root / "modules.json").is_file()
+        open_kinds = {ENCODER: (SPARSE, LATE), CROSS_ENCODER: (RANK_LLAMA,), RANK_LLAMA: (CROSS_ENCODER,)}
+        return self.kind not in ("", kind) and not (bare and kind in open_kinds.get(self.kind, ()))
 
     @property
     def is_bundled(self) -> bool:

@@ -14,30 +14,29 @@ A kind is a line at the end, a file under ``models/rerankers``, or registered by
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unimoe.config import Experiment
+from unimoe.config import Experiment, ModelConfig
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.config.served import APIS
+from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded
 from unimoe.core.registry import Registry
-from unimoe.models.base import base_architecture, model_type
+from unimoe.models.base import model_type
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
-from unimoe.models.folder import find_folder
-from unimoe.models.identity import ADAPTER_SETTINGS
-from unimoe.models.kinds import CROSS_ENCODER, ENCODER, MONO_T5, YES_NO
+from unimoe.models.folder import ModelFolder, find_folder
+from unimoe.models.kinds import ENCODER, OF_FOLDERS, YES_NO
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, MatcherReranker, find_matcher, load_matcher
 from unimoe.models.model import Model, causal_model
-from unimoe.models.own_code import refuse_unknown_class
 from unimoe.models.prompts import default_prompt
 from unimoe.models.reranker import Reranker
 from unimoe.models.served.client import refuse_secrets
@@ -48,7 +47,6 @@ OPTION = "--model"
 BUNDLED, ADDRESSES = "bundled", ("http", "https")
 
 _SETTINGS = "experiments/bundled"  # the shipped config whose evaluation settings count where no other is given
-_OTHER_KINDS = {"ForSequenceClassification": CROSS_ENCODER, "ForConditionalGeneration": MONO_T5}
 
 
 @dataclass(frozen=True)
@@ -93,18 +91,40 @@ register_model = MODELS.add
 
 
 def named_model(name: str, settings: ModelSettings) -> tuple[Model, Experiment]:
-    """Return the model that a name means, loaded when it is needed, and the experiment with its name as the base."""
-    kind, rest = split_name(name)
-    experiment, what = settings.experiment, f"{name} raised"
-    if kind not in ADDRESSES:  # there the base model is the one whose tokenizer makes token ids
+    """Return the model that a name means, loaded when it is needed, and the experiment with its name as the base.
+
+    What its folder says it is, and what it is read as, is said in one line on stderr, which results record. A kind in
+    the name overrules the folder, which is a caveat.
+    """
+    given, rest = split_name(name)
+    experiment, what, folder = settings.experiment, f"{name} raised", None
+    if given not in ADDRESSES:  # there the base model is the one whose tokenizer makes token ids
         base = experiment.model.model_copy(update={"base": rest})
         experiment = experiment.model_copy(update={"model": base})
+    if given in ("", *OF_FOLDERS):
+        folder = stated_folder(name, experiment.model)
+    kind = given or (folder.kind if folder else "")
     maker = MODELS[kind]
     make = guarded(what, maker)
     model = make(rest, ModelSettings(experiment, settings.device, settings.dtype))
     if not isinstance(model, Model):
         raise DataError(f"{name}: its maker returned {type(model).__name__}; return a Model")
+    if folder:
+        said = f"{kind}: {folder.because}" + (f"; {model.said}" if model.said else "")
+        overruled = (f"read as {kind}, and its files say {folder.kind}",) if folder.is_other_than(kind) else ()
+        stderr.print(f"{name}: {'; '.join((*overruled, said))}", style="yellow" if overruled else "dim", soft_wrap=True)
+        model = replace(model, said=said, caveats=(*model.caveats, *(f"{name}: {line}" for line in overruled)))
     return (model if make is maker else model.guarded(what)), experiment
+
+
+def stated_folder(name: str, config: ModelConfig) -> ModelFolder:
+    """Return the folder of a model; where the name has no kind, one that says what it is."""
+    given, rest = split_name(name)
+    trust = config.trust_remote_code
+    folder = find_folder(OPTION, rest, config.revision, trust_remote_code=trust, weights=False)
+    if not given and not folder.kind:
+        raise UsageError(f"{OPTION} {name}: {folder.because}")
+    return folder
 
 
 def is_checkpoint(name: str) -> bool:
@@ -115,11 +135,12 @@ def is_checkpoint(name: str) -> bool:
 def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment:
     """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
     kind, rest = split_name(name)
-    based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
     raw = without_arms({"name": "models", "model": {"base": rest}})
-    if kind == YES_NO or rest == BUNDLED_ID or based:
-        given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
-        raw["prompt"] = default_prompt(model_type(parse_config(Experiment, raw | given, OPTION).model)).settings
+    given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
+    model = parse_config(Experiment, raw | given, source=f"{OPTION} {name}").model
+    based = kind in ADDRESSES and model.base != rest
+    if kind == YES_NO or rest == BUNDLED_ID or based or (not kind and stated_folder(name, model).kind == YES_NO):
+        raw["prompt"] = default_prompt(model_type(model)).settings
     return parse_config(Experiment, overridden(raw, overrides), source=f"{OPTION} {name}")
 
 
@@ -130,16 +151,14 @@ def without_arms(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the kind of a name, and the text that its maker gets."""
+    """Return the kind that a name begins with, empty where the folder is to say, and the text that its maker gets."""
     kind, colon, rest = name.partition(":")
     known = MODELS.names()
     forms = f"a hub id, a folder, or {', '.join(f'{known_kind}:...' for known_kind in known)}"
     if not name.strip():
         raise UsageError(f"{OPTION} names nothing; write {forms}")
     if not colon or Path(name).exists():
-        if Path(name, ADAPTER_SETTINGS).is_file():
-            return find_folder(OPTION, name).kind or YES_NO, name
-        return YES_NO, name
+        return "", name
     if kind not in known:
         raise UsageError(f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write {forms}")
     if not rest.strip():
@@ -151,15 +170,6 @@ def split_name(name: str) -> tuple[str, str]:
 
 def yes_no_model(name: str, settings: ModelSettings) -> Model:
     """Return a causal language model that says yes or no about a pair by the experiment's prompt, and embeds texts."""
-    found = base_architecture(settings.experiment.model)
-    if not found.endswith(("Model", "ForMaskedLM")):  # an encoder's code is that of an embedder
-        refuse_unknown_class(f"{OPTION} {name}", found, trusted=settings.experiment.model.trust_remote_code)
-    if found and not found.endswith("ForCausalLM"):
-        kind = next((kind for end, kind in _OTHER_KINDS.items() if found.endswith(end)), ENCODER)
-        raise UsageError(
-            f"{OPTION} {name}: a {found}, no causal language model; if it is one that unimoe knows otherwise, write "
-            f"{OPTION} {kind}:{name}"
-        )
     return loaders_model(ModelLoader(settings.experiment, settings.device, settings.dtype))
 
 

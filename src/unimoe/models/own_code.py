@@ -10,6 +10,10 @@ TRUST = "read that code, and let it run by model.trust_remote_code=true (encoder
 ELSEWHERE = "score with it by python:MODULE:FUNCTION, which takes any scorer of pairs"
 """What is left to do about a reranker that unimoe cannot run."""
 
+OWN_CODE = (
+    "a class that transformers does not have: its own code would be needed (model.trust_remote_code), and gives no "
+    "scores that unimoe knows"
+)
 _ASKED = ("ForCausalLM", "ForSequenceClassification", "ForConditionalGeneration")
 
 
@@ -23,9 +27,12 @@ def refuse_unknown_class(where: str, name: str, *, trusted: bool) -> None:
 
     if not name or name in dir(transformers) or (trusted and name.endswith(_ASKED)):
         return
-    code = "and its own code gives no scores that unimoe knows" if trusted else "so that its own code would be needed"
-    remedy = "" if trusted else f"{TRUST}, or "
-    raise DataError(f"{where}: a {name}, a class that transformers does not have, {code}; {remedy}{ELSEWHERE}")
+    if not name.endswith(_ASKED):
+        raise DataError(f"{where}: a {name}, {OWN_CODE}; {ELSEWHERE}")
+    raise DataError(
+        f"{where}: a {name}, a class that transformers does not have, so that its own code would be needed; {TRUST}, "
+        f"or {ELSEWHERE}"
+    )
 
 
 def or_own_code(model: Any) -> str:

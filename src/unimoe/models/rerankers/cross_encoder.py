@@ -141,7 +141,7 @@ def _refuse_bare_pairs(folder: ModelFolder) -> None:
     if not settings.get("chat_template") and not any(folder.tokenizer_root.glob("chat_template*")):
         raise DataError(
             f"{folder.root}: a causal language model without a chat template, to which sentence-transformers would "
-            "show bare pairs; add its chat template, or write --model yes-no: and its prompt by prompt.template"
+            "show bare pairs; add its chat template, or write yes-no: and its prompt by prompt.template"
         )
 
 

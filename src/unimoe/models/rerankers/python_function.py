@@ -104,6 +104,12 @@ _MOST_ITEMS = 1_000  # of a container; of a larger one, such as a whole collecti
 _MOST_VALUES, _DEEPEST = 20_000, 50  # in all, and within each other; of what is beyond, the kind alone counts
 
 
+def scorer_identity(scorer: Any) -> str:
+    """Return the identity that a model given from Python states, else that of a function."""
+    stated: str | None = getattr(scorer, "base_identity", None)
+    return stated or function_identity(scorer)
+
+
 def function_identity(function: Any) -> str:
     """Return ``python:MODULE:FUNCTION@HASH`` of a function, method, partial or callable object given from Python.
 
