@@ -77,8 +77,10 @@ def test_a_converted_reranker_scores_as_the_causal_one_it_was(data: Path, tmp_pa
 
 def test_a_classifier_that_cannot_pad_is_scored_and_a_line_says_how(data: Path, tmp_path: Path) -> None:
     done = scripts.successful(evaluate(data, "cross-encoder:gpt2", tmp_path, "model.max_length=1024"))
-    assert "so pairs are scored one by one, without a prompt around them" in " ".join(done.stderr.split())
+    assert "gpt2: has no token for padding, so pairs are scored one by one" in " ".join(done.stderr.split())
     assert "gpt2: reads 256 tokens of a pair, and no 1024" in " ".join(done.stderr.split())
+    (caveat,) = scripts.result_of(tmp_path, "it").caveats
+    assert caveat == "gpt2: pairs were put to it bare; if it was made of a causal reranker, set prompt.template"
 
 
 def test_a_length_beyond_the_positions_is_cut_and_a_line_says_so(data: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.folder import ModelFolder
+from unimoe.models.identity import read_settings
 
 _RELEVANT = {
     "relevant", "yes", "true", "positive", "pos", "entailment", "entailed", "entails", "related", "match", "matching",
@@ -31,7 +32,7 @@ def reads_prompt(folder: ModelFolder, prompt: PromptConfig) -> bool:
     """
     if not folder.architecture.endswith("ForSequenceClassification") or not is_decoder(folder.model_type):
         return False
-    if any((folder.root / name).is_file() for name in ("modules.json", "config_sentence_transformers.json")):
+    if _saved_by_library(folder):
         return False
     if "template" in prompt.model_fields_set:
         return True
@@ -43,6 +44,26 @@ def reads_prompt(folder: ModelFolder, prompt: PromptConfig) -> bool:
         "from a causal reranker, such as Qwen3's, give its prompt by --set prompt.template=qwen3 (or another); write "
         "rankllama: if it reads as RankLLaMA; save it by sentence-transformers' CrossEncoder if it reads bare pairs"
     )
+
+
+def bare_pairs(folder: ModelFolder) -> tuple[str, ...]:
+    """Return the caveat of a decoder that is shown bare pairs, without a word of its folder on how it was asked."""
+    stated = _saved_by_library(folder) or "sentence_transformers" in folder.config
+    if stated or not is_decoder(folder.model_type) or has_chat_template(folder):
+        return ()
+    return (f"{folder.name}: pairs were put to it bare; if it was made of a causal reranker, set prompt.template",)
+
+
+def has_chat_template(folder: ModelFolder) -> bool:
+    """Return whether a model's tokenizer comes with a chat template."""
+    place = folder.tokenizer_root
+    return any(place.glob("chat_template*")) or bool(
+        read_settings(place / "tokenizer_config.json").get("chat_template")
+    )
+
+
+def _saved_by_library(folder: ModelFolder) -> bool:
+    return any((folder.root / name).is_file() for name in ("modules.json", "config_sentence_transformers.json"))
 
 
 def is_decoder(model_type: str) -> bool:

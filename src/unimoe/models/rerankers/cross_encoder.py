@@ -24,7 +24,13 @@ from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.own_code import ELSEWHERE, or_own_code, refuse_unknown_class
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair
-from unimoe.models.rerankers.classifiers import counts_against, is_decoder, reads_prompt
+from unimoe.models.rerankers.classifiers import (
+    bare_pairs,
+    counts_against,
+    has_chat_template,
+    is_decoder,
+    reads_prompt,
+)
 from unimoe.models.rerankers.score_head import templated_model
 
 _BATCH_SIZE = 32  # pairs of one forward pass
@@ -103,8 +109,11 @@ def refuse_no_cross_encoder(found: ModelFolder) -> None:
     if labels is not None:
         _refuse_labels(folder, labels)
         counts_against(found, labels)
-    elif name.endswith("ForCausalLM") and not (folder / "modules.json").is_file():
-        _refuse_bare_pairs(found)
+    elif not has_chat_template(found) and name.endswith("ForCausalLM") and not (folder / "modules.json").is_file():
+        raise DataError(
+            f"{folder}: a causal language model without a chat template, to which sentence-transformers would show "
+            "bare pairs; add its chat template, or write yes-no: and its prompt by prompt.template"
+        )
 
 
 class Reversed(nn.Module):
@@ -127,22 +136,9 @@ def pairs_at_once(model: CrossEncoder, most: int) -> int:
         return most
     if padding is not None and padding == model.tokenizer.pad_token_id:
         return most
-    stderr.print(
-        f"{inner.name_or_path}: has no token for padding, so pairs are scored one by one, without a prompt around them "
-        "(if it was made of a causal reranker, set prompt.template)",
-        style="dim",
-        soft_wrap=True,
-    )
+    line = f"{inner.name_or_path}: has no token for padding, so pairs are scored one by one"
+    stderr.print(line, style="dim", soft_wrap=True)
     return 1
-
-
-def _refuse_bare_pairs(folder: ModelFolder) -> None:
-    settings = read_settings(folder.tokenizer_root / "tokenizer_config.json")
-    if not settings.get("chat_template") and not any(folder.tokenizer_root.glob("chat_template*")):
-        raise DataError(
-            f"{folder.root}: a causal language model without a chat template, to which sentence-transformers would "
-            "show bare pairs; add its chat template, or write yes-no: and its prompt by prompt.template"
-        )
 
 
 def _refuse_labels(folder: Path, labels: int) -> None:
@@ -266,6 +262,7 @@ def cross_encoder_model(name: str, settings: ModelSettings) -> Model:
         identity=identity,
         prompt=reading("cross_encoder", folder.root, config.max_length),
         dtype=settings.dtype_name,
+        caveats=bare_pairs(folder),
     )
 
 
