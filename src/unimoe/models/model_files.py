@@ -57,7 +57,7 @@ def loading(what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
         if "trust_remote_code" in str(error):
-            remedy = f"{TRUST}, or {remedy}"
+            remedy = f"{remedy}, or {TRUST}"
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 
