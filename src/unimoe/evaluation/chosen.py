@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimoe.config import DenseExperiment, Experiment
+from unimoe.config.base import without_authority
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
@@ -85,7 +86,8 @@ def chosen_systems(
     for folder in folders:
         checkpoint, given = read_checkpoint(folder), config
         if given is None and overrides:
-            given = parse_config(Experiment, overridden(checkpoint.config, overrides), source="checkpoint's config")
+            own = without_authority(checkpoint.config)
+            given = parse_config(Experiment, overridden(own, overrides), source="checkpoint's config")
         experiment = _evaluation_config(checkpoint, given)
         made = checkpoint_loader(experiment, checkpoint, device)
         alike = hash_json([experiment.model_dump(include={"model", "prompt", "lora", "evaluation"}), made.dtype_name])
@@ -103,11 +105,14 @@ def chosen_systems(
 def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
     """Return the checkpoint's configuration, with the evaluation settings of another config where one is given.
 
-    Model, prompt and adapter are the checkpoint's: a score under another prompt would measure something else.
+    Model, prompt and adapter are the checkpoint's: a score under another prompt would measure something else. Whether
+    the base model's code may run is this user's to say, in the other config alone.
     """
     trained = checkpoint.experiment
     if given is None:
         return trained
+    trusting = trained.model.model_copy(update={"trust_remote_code": given.model.trust_remote_code})
+    trained = trained.model_copy(update={"model": trusting})
     for section in ("model", "prompt", "lora"):
         if getattr(given, section) != getattr(trained, section):
             raise DataError(

@@ -50,7 +50,7 @@ def load_encoder(
     trust = config.trust_remote_code
     folder = find_folder(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
     settings = folder.commit or settings_hash(folder.root)
-    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {folder.root}"):
+    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {folder.root}", key):
         model = load_modules("SentenceTransformer", config, folder, device, dtype)
         part = model.transformers_model
         if part is None:  # embeddings of words or tokens, which come in the dtype of the file

@@ -24,6 +24,7 @@ from unimoe.models.identity import (
 )
 from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, stated_kind
 from unimoe.models.model_files import first_line
+from unimoe.models.named_code import refuse_named_code
 
 _SETTINGS_FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.bpe", "*.tiktoken"]
 _NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*", "original/*", "checkpoint-*/*", "consolidated*"]
@@ -160,6 +161,8 @@ def read_folder(
     weights: bool = True,
 ) -> ModelFolder:
     """Read what the folder of a model says; arguments are those of ``find_folder``."""
+    if weights:  # else nothing is loaded, and who asks may not know yet what this user trusts
+        refuse_named_code(root, section_of(key), trusted=trust_remote_code)
     base = _base_of(key, root, trust=trust_remote_code, weights=weights)
     config = read_settings(transformer_folder(base.root if base else root) / "config.json")
     names = config.get("architectures")
@@ -168,6 +171,11 @@ def read_folder(
     code = _code_of(key, config, architecture) if trust_remote_code else ()
     model_type = str(config.get("model_type", ""))
     return ModelFolder(name, root, commit, base, architecture, model_type, kind, because, trust_remote_code, code)
+
+
+def section_of(key: str) -> str:
+    """Return the section of the config that holds a model's name, by the key or option that errors begin with."""
+    return key.partition(" ")[0].removeprefix("--").removesuffix(".base")
 
 
 def folder_named(key: str, name: str) -> Path | None:
@@ -233,8 +241,11 @@ def _base_of(key: str, root: Path, *, trust: bool, weights: bool) -> ModelFolder
         raise DataError(f"{inner}: holds a whole model ({whole[0].name}) and an adapter; take away what is not meant")
     trained = read_settings(root / "unimoe.json")
     if "checkpoint_version" in trained:  # it was trained on this base, whose name on the hub is in the adapter
-        settings = {"base_model_name_or_path": trained["config"]["model"]["base"]}
-        settings["revision"] = trained["config"]["model"].get("revision")
+        try:
+            settings = {"base_model_name_or_path": trained["config"]["model"]["base"]}
+            settings["revision"] = trained["config"]["model"].get("revision")
+        except (KeyError, TypeError, AttributeError):
+            raise DataError(f"{root / 'unimoe.json'}: names no base model; train the arm again") from None
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     if not isinstance(name, str) or not name:
         raise DataError(f"{place}: names no base model; set base_model_name_or_path to its hub id or folder")

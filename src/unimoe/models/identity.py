@@ -14,6 +14,7 @@ from typing import Any
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
+from unimoe.core.limits import path_problem
 
 ADAPTER_SETTINGS = "adapter_config.json"
 TEMPLATES = "additional_chat_templates"
@@ -47,6 +48,9 @@ def module_folders(root: Path) -> list[Path]:
     modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
     if not modules:
         raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
+    for module in modules:
+        if problem := path_problem(module.path):
+            raise DataError(f"{listed}: the path {module.path!r} {problem}; save the model with save_pretrained()")
     return [root / module.path for module in modules]
 
 

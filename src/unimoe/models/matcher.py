@@ -23,7 +23,7 @@ from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget
 from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
-from unimoe.models.folder import ModelFolder, find_folder
+from unimoe.models.folder import ModelFolder, find_folder, section_of
 from unimoe.models.identity import read_settings, settings_hash
 from unimoe.models.model_files import loading
 from unimoe.models.prompts import well_formed
@@ -201,9 +201,9 @@ def load_matcher(
 ) -> Matcher:
     """Load a model; errors name ``key``."""
     folder, _, _ = find_matcher(matcher, key, config)
-    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {folder.root}"):
+    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {folder.root}", section_of(key)):
         model = load_modules(matcher.stated[0], config, folder, device, dtype)
-    return matcher(model, config, key.removeprefix("--").removesuffix(".base"))
+    return matcher(model, config, section_of(key))
 
 
 def _cut(model: Any, length: int) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.core.errors import DataError, InputError, UnimoeError
-from unimoe.models.own_code import TRUST
 
 if TYPE_CHECKING:
     import torch
@@ -48,16 +47,21 @@ def silence_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def loading(what: str, remedy: str) -> Iterator[None]:
-    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``."""
+def loading(what: str, remedy: str, key: str = "model") -> Iterator[None]:
+    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``.
+
+    Of a model that needs code of its own it names ``trust_remote_code`` in the section ``key`` of the config.
+    """
     try:
         with silence_transformers():
             yield
     except UnimoeError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
-        if "trust_remote_code" in str(error):
-            remedy = f"{remedy}, or {TRUST}"
+        if "trust_remote_code=True" in str(error):
+            raise DataError(
+                f"{what} (it needs code of its own); read that code, and set {key}.trust_remote_code=true to run it"
+            ) from None
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from unimoe.core.errors import DataError
 
-TRUST = "read that code, and let it run by model.trust_remote_code=true (encoder.trust_remote_code of an encoder)"
+TRUST = "read that code, and set model.trust_remote_code=true to run it"
 ELSEWHERE = "score with it by python:MODULE:FUNCTION, which takes any scorer of pairs"
 """What is left to do about a reranker that unimoe cannot run."""
 

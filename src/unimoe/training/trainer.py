@@ -134,7 +134,7 @@ class ArmTraining(Training):
         """Refuse a checkpoint that is missing, damaged or of another training."""
         found = read_checkpoint(folder)
         content = {"base": found.base_model, "dtype": found.dtype}
-        settings = training_settings(found.experiment, found.arm, found.seed, **content)
+        settings = training_settings(found.recorded, found.arm, found.seed, **content)
         self.state.refuse_other(folder, found.fingerprint, settings)
 
     def check(self) -> None:

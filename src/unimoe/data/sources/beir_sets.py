@@ -63,10 +63,20 @@ def _downloads() -> Path:
     return cache_dir("collections", "beir")
 
 
+_MOST_UNPACKED = 50
+"""Bytes from a byte of a zip; one of texts has about three."""
+
+
 def _unpacked(archive: Path) -> Path:
     """Unpack a zip once into the cache, in a folder named after its content, and return the folder."""
     try:
         with zipfile.ZipFile(archive) as packed:
+            unpacked = sum(file.file_size for file in packed.infolist())
+            if unpacked > _MOST_UNPACKED * archive.stat().st_size:
+                raise DataError(
+                    f"{archive}: would unpack to {unpacked:,} bytes, more than {_MOST_UNPACKED} times its size, which "
+                    "texts do not; fetch it again, or unpack it yourself"
+                )
             content = hash_json([[file.filename, file.CRC, file.file_size] for file in packed.infolist()])
             folder = cache_dir("collections", "zips") / f"{archive.stem}-{content}"
             with lock(folder):
