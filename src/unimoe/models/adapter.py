@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError, did_you_mean
@@ -15,6 +15,7 @@ from unimoe.models.adapter_files import put_adapter
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.identity import content_hash
 from unimoe.models.model_files import first_line, silence_transformers
+from unimoe.models.own_code import ELSEWHERE
 
 
 def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
@@ -94,6 +95,8 @@ def output_layer(model: Any) -> Any:
     head = model.get_output_embeddings()
     if head is None:
         raise UsageError(f"a {type(model).__name__} gives no logits of tokens; give a causal language model")
+    if not isinstance(getattr(head, "weight", None), Tensor):  # MiniCPM's layerwise reranker has a head for each layer
+        raise UsageError(f"a {type(model).__name__} has no output matrix that gives the logits of tokens; {ELSEWHERE}")
     if hasattr(head, "get_base_layer") and not getattr(head, "merged", False):
         raise UsageError(
             "adapters of PEFT on the output layer would be missed; give what their model's merge_and_unload() returns"

@@ -24,7 +24,7 @@ from unimoe.models.identity import (
     read_settings,
     transformer_folder,
 )
-from unimoe.models.kinds import ENCODER, LATE, SPARSE, stated_kind
+from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, stated_kind
 from unimoe.models.model_files import first_line
 from unimoe.models.named_code import refuse_named_code
 
@@ -83,9 +83,13 @@ class ModelFolder:
         return self.name if self.commit or self.is_bundled else self.root.resolve().name
 
     def is_other_than(self, kind: str) -> bool:
-        """Return whether the files say that the model is of another kind; a bare transformer may be any encoder."""
-        bare = self.kind == ENCODER and not (self.root / "modules.json").is_file()
-        return self.kind not in ("", kind) and not (bare and kind in (SPARSE, LATE))
+        """Return whether the files say that the model is of another kind.
+
+        A bare transformer may be any encoder, and a bare classifier may read pairs as RankLLaMA does.
+        """
+        bare = not (self.root / "modules.json").is_file()
+        open_kinds = {ENCODER: (SPARSE, LATE), CROSS_ENCODER: (RANK_LLAMA,), RANK_LLAMA: (CROSS_ENCODER,)}
+        return self.kind not in ("", kind) and not (bare and kind in open_kinds.get(self.kind, ()))
 
     @property
     def is_bundled(self) -> bool:

@@ -73,6 +73,13 @@ def server() -> Iterator[ModelServer]:
         yield running
 
 
+def test_a_single_answer_is_refused_whose_logit_no_server_gives(server: ModelServer, tmp_path: Path) -> None:
+    experiment = served_experiment(tmp_path)
+    alone = experiment.model_copy(update={"prompt": experiment.prompt.model_copy(update={"answers": ["yes"]})})
+    with pytest.raises(UsageError, match=r"served\.api vllm: scores two answers.*give two in prompt\.answers"):
+        ServedReranker(server.base("vllm"), settings("vllm"), alone)
+
+
 def test_a_run_has_the_scores_of_the_model_in_this_process(server: ModelServer, tmp_path: Path) -> None:
     local = rerank_collection(PairModelReranker(server.model), COLLECTION, CANDIDATES)
     for api in ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina"):
