@@ -124,10 +124,10 @@ def kept_folder(
     return (folder or cache_dir("vectors")) / f"{model}-{_texts_hash(corpus)}"
 
 
-def is_kept(embedder: Embedder, corpus: Mapping[str, Document], **settings: Any) -> bool:
+def is_kept(embedder: Embedder, corpus: Mapping[str, Document], kind: TextKind = "document", **settings: Any) -> bool:
     """Return whether an evaluation has kept all vectors of a corpus."""
     with suppress(DataError):  # a damaged one is computed again
-        store = kept_folder(embedder, corpus, "document", **settings) / "store.json"
+        store = kept_folder(embedder, corpus, kind, **settings) / "store.json"
         return store.exists() and (found := read_json(store, _Progress)).finished == found.units
     return False
 
