@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,19 +40,17 @@ _ANALYSIS_SECONDS = 8.0  # resampling, figures, report
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds that one item takes above the frozen layers, and in them, where their states are not kept yet.
+    """Seconds that one item takes whenever it is met, and those that it takes more the first time.
 
-    ``kept`` is the number of items whose states fit memory; those of a larger set are computed in every pass.
+    States of the frozen layers are kept, unless those of a whole set do not fit memory.
     """
 
     own: float
-    frozen: float = 0.0
-    kept: float = math.inf
+    first: float = 0.0
 
     def passes(self, items: float, times: float, whole: float | None = None) -> float:
         """Return the seconds of so many passes over some items, of a set that holds the ``whole``."""
-        whole = items if whole is None else whole
-        return self.own * items * times + self.frozen * (whole * min(times, 1) if whole <= self.kept else items * times)
+        return self.own * items * times + self.first * (items if whole is None else whole) * min(times, 1)
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,7 @@ def measured(experiment: Experiment, loader: ModelLoader, data: LoadedDataset, t
     del model, reranker
     few, examples = training.sample(experiment, default_token_budget(loader.device) // 2)
     kinds = {kind for arm in experiment.arms.values() for kind in _kinds(arm.task)}
-    found = {kind: _train_pace(few, kind, loader, examples) for kind in sorted(kinds)}
+    found = {kind: _train_pace(few, kind, loader, examples, _set_size(experiment, kind)) for kind in sorted(kinds)}
     return Paces(
         train={kind: pace for kind, (pace, _) in found.items()},
         **paces,
@@ -165,14 +163,15 @@ def _pace(job: Job[Any], frozen: FrozenLayers | None, tokens: float) -> Pace:
     """Return the pace of reranking or embedding, of which an item has so many tokens."""
     if not job.units:
         return Pace(0.0)
-    if frozen is None:
-        return Pace(job.seconds_each())
     first, again = job.seconds_first_and_again()
-    return Pace(again, first - again, SETS_LIMIT / frozen.token_bytes / tokens)
+    kept = frozen is not None and job.size * tokens * frozen.token_bytes <= SETS_LIMIT
+    return Pace(again, first - again) if kept else Pace(first)
 
 
-def _train_pace(few: Experiment, kind: ArmTask, loader: ModelLoader, examples: TrainingData) -> tuple[Pace, float]:
-    """Return the pace of steps of a few examples, and the seconds in which their model is made."""
+def _train_pace(
+    few: Experiment, kind: ArmTask, loader: ModelLoader, examples: TrainingData, whole: int
+) -> tuple[Pace, float]:
+    """Return the pace of steps of a few examples of the ``whole``, and the seconds in which their model is made."""
     arms = {kind: ArmConfig(task=kind, learning_rate=1e-9)}
     training = ArmTraining(few.model_copy(update={"arms": arms}), kind, 0, loader, examples)
     recipe = few.training
@@ -180,10 +179,21 @@ def _train_pace(few: Experiment, kind: ArmTask, loader: ModelLoader, examples: T
     made = Job("load", 1, [training], ArmTraining.prepare, weigh=lambda _: 1)
     first, load = made.seconds_first_and_again()  # the second time it finds the states of the frozen layers
     own = training.steps_to_time().seconds_each() / size
-    if (frozen := loader.frozen_layers) is None:
-        return Pace(own), load
+    states = (first - load) / (2 * size) if loader.frozen_layers else 0.0
     tokens = training.progress.extra["tokens"] / training.progress.step / size
-    return Pace(own, (first - load) / (2 * size), MEMORY_LIMIT / frozen.token_bytes / tokens), load
+    if loader.frozen_layers and tokens * whole * loader.frozen_layers.token_bytes > MEMORY_LIMIT:
+        return Pace(own + states), load
+    return Pace(own, states), load
+
+
+def _set_size(experiment: Experiment, kind: ArmTask) -> int:
+    """Return the number of a task's queries to train on; of all, no more are counted than the steps take."""
+    training = experiment.training
+    if kind == "rank_only":
+        size, batch = training.ranking.queries, training.ranking.queries_per_step
+    else:
+        size, batch = training.embedding.queries, training.embedding.pairs_per_step
+    return size or batch * training.steps * training.accumulation_steps
 
 
 def seconds_left(experiment: Experiment, paces: Paces) -> float:
@@ -220,13 +230,13 @@ def _training_seconds(experiment: Experiment, paces: Paces, tasks: Sequence[ArmT
     for kind, pace in paces.train.items():
         # Items of a batch and of the training set, and what a record of conflicts computes again.
         if kind == "rank_only":
-            batch, whole, again = training.ranking.queries_per_step, training.ranking.queries, 0.5
+            batch, again = training.ranking.queries_per_step, 0.5
         else:
-            batch, whole, again = training.embedding.pairs_per_step, training.embedding.queries, 1.0
+            batch, again = training.embedding.pairs_per_step, 1.0
         conflicts = again / training.conflicts.interval if training.conflicts.measure else 0.0
         times = sum(1 + conflicts * (task == "joint") for task in tasks if kind in _kinds(task))
-        pace = replace(pace, frozen=0.0) if later else pace
-        seconds += pace.passes(batch * training.steps * training.accumulation_steps, times, whole or batch)
+        pace = Pace(pace.own) if later else pace
+        seconds += pace.passes(batch * training.steps * training.accumulation_steps, times, _set_size(experiment, kind))
     rounds = math.ceil(training.steps / training.evaluate_every) if training.evaluate_every else 0
     ranks, embeds = (sum(task != but for task in tasks) for but in ("emb_only", "rank_only"))
     texts = (dev.pool or paces.documents) + dev.queries

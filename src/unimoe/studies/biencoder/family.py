@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from unimoe.metrics.scoring import from_grade
 from unimoe.models.embedder import Advance
 from unimoe.results import Task, run_path
 from unimoe.results.folder import Results
-from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.data import biencoder_splits
 from unimoe.studies.biencoder.evaluation import (
@@ -59,19 +58,13 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         """Return a training on the study's splits."""
         return BiEncoderTrainer(config.model_copy(update={"arm": arm}), self.device, self.splits)
 
-    def load_sample(self, embed: Callable[..., Embedded]) -> None:
-        """Take vectors of a frozen base that a plan makes up where none are kept."""
-        self._embed = embed
-
     def sample(self, config: BiEncoderConfig, arm: str) -> Sample:
         """Return a training that searches a part of dev, and mines nothing by the model, unless its base is frozen."""
-        changes: dict[str, Any] = {"arm": arm}
-        if not config.freeze_base:
-            changes["negatives"] = config.negatives.model_copy(update={"source": "bm25", "refresh_every": None})
-        training = BiEncoderTrainer(config.model_copy(update=changes), self.device, self.splits, self._embed)
-        found = Sample(training, training.steps, training.evaluations, self.test_to_dev(training))
         if config.freeze_base:
-            return found
+            return super().sample(config, arm)
+        mined = config.negatives.model_copy(update={"source": "bm25", "refresh_every": None})
+        training = self.training(config.model_copy(update={"negatives": mined}), arm)
+        found = Sample(training, training.steps, training.evaluations, self.test_to_dev(training))
         whole, few = training.dev, training.dev.sample_queries(16)
         training.dev = replace(few, corpus=dict(islice(few.corpus.items(), 64)))
         texts = [len(one.corpus) + len(one.qrels) for one in (whole, training.dev)]

@@ -8,7 +8,7 @@ vectors.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,13 +51,7 @@ class CachedEncoder(Embedder):
     rounding: the linear layer has no bias, so it does not matter that the cached vectors have unit length.
     """
 
-    def __init__(
-        self,
-        base: Embedder,
-        config: BiEncoderConfig,
-        splits: Splits,
-        embed: Callable[..., Embedded] = cached_embeddings,
-    ) -> None:
+    def __init__(self, base: Embedder, config: BiEncoderConfig, splits: Splits) -> None:
         self._base = base
         self._layer: nn.Linear | None = None
         self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
@@ -66,7 +60,7 @@ class CachedEncoder(Embedder):
         self._known: dict[TextKind, tuple[Embedded, dict[str, str]]] = {}  # with the id of each text
         of_kind: dict[TextKind, TextsById] = {"query": queries, "document": documents}
         for kind, texts in of_kind.items():
-            embedded = embed(base, texts, kind, max_length=_lengths(config)[kind])
+            embedded = cached_embeddings(base, texts, kind, max_length=_lengths(config)[kind])
             self._known[kind] = embedded, {text: key for key, text in texts.items()}
 
     @property

@@ -25,7 +25,6 @@ from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.retrieval.bm25 import bm25_run
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig
 from unimoe.studies.biencoder.data import (
     PairBatch,
@@ -56,7 +55,6 @@ class BiEncoderTrainer(Training):
         config: of the training.
         device: of the forward and backward passes.
         splits: train, dev and test; loaded as the config says when absent.
-        embed: embeds texts for a frozen base.
 
     Attributes:
         pairs: the training queries with their positives.
@@ -67,14 +65,8 @@ class BiEncoderTrainer(Training):
 
     logs_seconds: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        config: BiEncoderConfig,
-        device: torch.device,
-        splits: Splits | None = None,
-        embed: Callable[..., Embedded] = cached_embeddings,
-    ) -> None:
-        self.config, self.device, self._embed = config, device, embed
+    def __init__(self, config: BiEncoderConfig, device: torch.device, splits: Splits | None = None) -> None:
+        self.config, self.device = config, device
         self.splits = biencoder_splits(config) if splits is None else splits
         self.train = self.splits.train
         if config.train_queries is not None:
@@ -141,7 +133,7 @@ class BiEncoderTrainer(Training):
         self._epoch, self._batches = -1, list[PairBatch]()
         self._corpus, self._negatives = sorted(self.train.corpus), torch.empty(0, 0, dtype=torch.int32)
         if config.freeze_base:
-            model.cached = CachedEncoder(model.base, config, self.splits, self._embed)
+            model.cached = CachedEncoder(model.base, config, self.splits)
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned; the dtype is kept even on a machine that would choose another."""

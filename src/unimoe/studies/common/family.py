@@ -24,7 +24,6 @@ from unimoe.models.device import choose_device
 from unimoe.models.embedder import Advance
 from unimoe.results import Task, result_path, run_path
 from unimoe.results.folder import Results
-from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.common.study import Changes, Study, merged
 from unimoe.training.loop import Training
 
@@ -116,10 +115,6 @@ class Family(ABC, Generic[C, T]):
 
     def load(self) -> None:
         """Load the data, with notes about them on stderr."""
-
-    def load_sample(self, embed: Callable[..., Embedded]) -> None:
-        """Load the data for a plan, with ``embed`` in place of ``cached_embeddings``: it embeds no corpus."""
-        self.load()
 
     def sample(self, config: C, arm: str) -> Sample:
         """Return a training for a plan: by default the whole one, of which it takes a few steps."""

@@ -6,8 +6,7 @@ Nothing is written, and no corpus is embedded: vectors that are not kept are mad
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -17,10 +16,9 @@ import numpy as np
 from unimoe.core.console import in_hours, stderr, stdout
 from unimoe.core.io import hash_json
 from unimoe.core.planning import SECONDS, Job
-from unimoe.data.collection import Document
 from unimoe.evaluation.plan import embed_job
 from unimoe.models.embedder import Embedder, TextKind
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings, is_kept, kept_folder
+from unimoe.retrieval.embeddings import Embedded, made_up
 from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Setting
 
@@ -29,33 +27,16 @@ _ALL_SECONDS = 12.0
 
 
 class StandIns:
-    """Vectors for a plan: those that are kept, else hashed words of each text, beside the work that this leaves out."""
+    """Vectors for a plan, of the hashed words of each text, beside the work that this leaves out."""
 
     def __init__(self) -> None:
-        self.left_out: list[Job[Any]] = []
-        self._made: dict[Path, Embedded] = {}
+        self.left_out: dict[str, Job[Any]] = {}
 
-    def __call__(
-        self,
-        embedder: Embedder,
-        texts: Mapping[str, str],
-        kind: TextKind,
-        *,
-        max_length: int | None = None,
-        advance: Callable[[int], None] | None = None,
-    ) -> Embedded:
-        """Return vectors as ``cached_embeddings`` does, in the user's cache or made up."""
-        corpus = {key: Document("", text) for key, text in texts.items()}
-        if is_kept(embedder, corpus, kind=kind, max_length=max_length):
-            return cached_embeddings(embedder, texts, kind, max_length=max_length, advance=advance)
-        place = kept_folder(embedder, corpus, kind, max_length=max_length)
-        if place not in self._made:
-            self._made[place] = self._make_up(embedder, texts, kind)
-        return self._made[place]
-
-    def _make_up(self, embedder: Embedder, texts: Mapping[str, str], kind: TextKind) -> Embedded:
+    def __call__(self, embedder: Embedder, texts: Mapping[str, str], kind: TextKind) -> Embedded:
+        """Make up the vectors of texts by id."""
         ids = sorted(texts)
-        self.left_out.append(embed_job(embedder, [texts[key] for key in ids], len(ids)))
+        same = hash_json([embedder.base_identity, kind, texts])  # several trainings read them
+        self.left_out.setdefault(same, embed_job(embedder, [texts[key] for key in ids], len(ids)))
         width = embedder.dimension or embedder.encode([texts[ids[0]]], kind=kind).shape[1]
         vectors = np.zeros((len(ids), width), dtype=np.float32)
         for row, key in enumerate(ids):
@@ -77,7 +58,17 @@ def plan_study(
     """Print what a study takes whose arms have these settings; it may end at the first of some looks of its gates."""
     stderr.print(f"{family.study.name}: a few steps of each arm are timed", soft_wrap=True)
     stand_ins = StandIns()
-    family.load_sample(stand_ins)
+    with made_up(stand_ins):
+        family.load()
+        _print_plan(family, tuned, looks, stand_ins)
+
+
+def _print_plan(
+    family: Family[Any, Any],
+    tuned: Mapping[str, Sequence[tuple[Setting, Any]]],
+    looks: Sequence[Sequence[int]],
+    stand_ins: StandIns,
+) -> None:
     seeds, found = family.study.seeds, dict[str, Expected]()
     known = {arm: [hash_json(family.decides_time(one)) for _, one in settings] for arm, settings in tuned.items()}
     limit = min(SECONDS, _ALL_SECONDS / len({key for keys in known.values() for key in keys}))
@@ -97,9 +88,9 @@ def plan_study(
             f"{test:,.1f} s a test",
             soft_wrap=True,
         )
-    embedded = sum(job.size * job.seconds_each(limit) for job in stand_ins.left_out)
+    embedded = sum(job.size * job.seconds_each(limit) for job in stand_ins.left_out.values())
     if embedded:
-        texts = sum(job.size for job in stand_ins.left_out)
+        texts = sum(job.size for job in stand_ins.left_out.values())
         stdout.print(f"{texts:,.0f} texts to embed, once: {embedded:,.0f} s", soft_wrap=True)
     total, fewest = total + embedded, fewest + embedded
     early = f"{in_hours(fewest)} to " if in_hours(fewest) != in_hours(total) else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any
@@ -18,7 +17,7 @@ from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings
+from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.common.splits import Splits, load_splits, task_collection
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
@@ -86,12 +85,7 @@ class HeadData:
         return self._by_votes[key]
 
 
-def load_head_data(
-    config: TrainConfig,
-    embedder: Embedder,
-    advance: Advance | None = None,
-    embed: Callable[..., Embedded] = cached_embeddings,
-) -> HeadData:
+def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | None = None) -> HeadData:
     """Load, embed and pool a collection, without soft labels; embeddings and BM25 runs are kept in the user's cache.
 
     Of the config, ``task``, ``splits`` and ``pools`` are used. ``advance`` is called with the number of texts embedded.
@@ -99,8 +93,8 @@ def load_head_data(
     splits = load_splits(config.task, config.splits)
     corpus = {key: document.full_text for key, document in splits.train.corpus.items()}
     judged = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
-    documents = embed(embedder, corpus, "document", advance=advance)
-    queries = embed(embedder, judged, "query", advance=advance)
+    documents = cached_embeddings(embedder, corpus, "document", advance=advance)
+    queries = cached_embeddings(embedder, judged, "query", advance=advance)
     pools, runs = {}, {}
     for name, collection in splits._asdict().items():
         runs[name] = candidates_of(collection, config.pools, queries, documents, inject=name == "train")

@@ -29,7 +29,6 @@ from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
 from unimoe.results import Task, TrainingBudget, arm_dir
 from unimoe.results.folder import Results
-from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
@@ -72,10 +71,6 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
             stderr.print(f"note: {note}", soft_wrap=True)
         for caveat in self.study.caveats:
             stderr.print(f"caveat: {caveat}", soft_wrap=True)
-
-    def load_sample(self, embed: Callable[..., Embedded]) -> None:
-        """Make the pools, with vectors that a plan makes up where none are kept."""
-        self.data = load_data(self.base, embed=embed)
 
     def sample(self, config: TrainConfig, arm: str) -> Sample:
         """Return a training without votes on its labels, which cost no step anything."""

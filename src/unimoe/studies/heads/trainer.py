@@ -9,7 +9,7 @@ A resumed training takes the same steps as an undisturbed one, bit for bit on a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,6 @@ from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.models.tensor_files import save_tensors
 from unimoe.results import arm_dir
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.heads.config import TrainConfig, gradient_methods
 from unimoe.studies.heads.data import HeadData, load_head_data, recency_of, to_device
 from unimoe.studies.heads.eggroll.fp4 import dequantize, quantize
@@ -212,12 +211,10 @@ def make_method(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method:
     return evolution(config, weight, train)
 
 
-def load_data(
-    config: TrainConfig, advance: Advance | None = None, embed: Callable[..., Embedded] = cached_embeddings
-) -> HeadData:
+def load_data(config: TrainConfig, advance: Advance | None = None) -> HeadData:
     """Return the pools of a config, embedded by its encoder; ``advance`` is called with the number of texts done."""
     from unimoe.models.encoder import load_encoder
 
     device = choose_device(config.device)
     encoder = load_encoder(config.encoder, device, choose_dtype(device, config.encoder.dtype))
-    return load_head_data(config, encoder, advance, embed)
+    return load_head_data(config, encoder, advance)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -22,7 +22,6 @@ from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
 from unimoe.results import About, Identity, Task, TrainingBudget, arm_dir, clusters
 from unimoe.results.folder import Results
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Study
 from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
@@ -70,10 +69,10 @@ class TranslatorData(Section):
     split_seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     counts: bool = False
 
-    def load(self, embed: Callable[..., Embedded] = cached_embeddings) -> NamedPairs:
-        """Return the pairs, with their captions embedded by a function."""
+    def load(self) -> NamedPairs:
+        """Return the pairs."""
         captions = None if self.captions is None else Path(self.captions)
-        return load_source(self.source, captions, self.encoder, self.dims, embed)
+        return load_source(self.source, captions, self.encoder, self.dims)
 
 
 class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
@@ -95,10 +94,6 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
     def source(self) -> NamedPairs:
         """All pairs."""
         return self.settings.load()
-
-    def load_sample(self, embed: Callable[..., Embedded]) -> None:
-        """Read the pairs, with vectors that a plan makes up where none are kept."""
-        self.source = self.settings.load(embed)
 
     @cached_property
     def parts(self) -> tuple[CaptionPairs, CaptionPairs]:

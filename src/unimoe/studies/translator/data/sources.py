@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.trec import text_lines
-from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.translator.data.caption_npz import NpzFile, check_dimensions, image_stem, load_pairs, read_captions
 from unimoe.studies.translator.data.caption_pairs import CaptionPairs, build_pairs
 
@@ -39,11 +38,7 @@ class NamedPairs:
 
 
 def load_source(
-    name: str,
-    captions_txt: Path | None = None,
-    encoder: str | None = None,
-    dims: tuple[int, int] | None = None,
-    embed: Callable[..., Embedded] = cached_embeddings,
+    name: str, captions_txt: Path | None = None, encoder: str | None = None, dims: tuple[int, int] | None = None
 ) -> NamedPairs:
     """Load pairs by name, and print what was left out.
 
@@ -54,7 +49,7 @@ def load_source(
     if captions_txt is not None and name in _NAMES:
         raise UsageError(f"--captions {captions_txt}: {name} says which image a caption is of; leave --captions out")
     if name == "flickr8k":
-        source = _flickr8k(encoder, embed)
+        source = _flickr8k(encoder)
     elif name in _NAMES:
         source = NamedPairs(name, generated_pairs(curvature=1.0 if name == "generated-curved" else 0.0)[0])
     elif name.endswith(".npz") or Path(name).exists():
@@ -106,12 +101,13 @@ def generated_pairs(
     return pairs, matrix
 
 
-def _flickr8k(encoder: str | None, embed: Callable[..., Embedded]) -> NamedPairs:
+def _flickr8k(encoder: str | None) -> NamedPairs:
     """Embed the captions of Flickr8k's test split, or take them from the user's cache."""
     import torch
 
     from unimoe.config.base import EncoderConfig
     from unimoe.models.encoder import load_encoder
+    from unimoe.retrieval.embeddings import cached_embeddings
 
     data = os.environ.get("UNIMOE_DATA")
     if not data:
@@ -124,7 +120,7 @@ def _flickr8k(encoder: str | None, embed: Callable[..., Embedded]) -> NamedPairs
         config = EncoderConfig() if encoder is None else EncoderConfig(base=encoder)
         embedder = load_encoder(config, torch.device("cpu"), torch.float32)
         pairs = build_pairs(
-            embed(embedder, texts, "plain", advance=step.advance).of(list(texts)),
+            cached_embeddings(embedder, texts, "plain", advance=step.advance).of(list(texts)),
             list(texts),
             [image_stem(caption_id.rpartition("#")[0]) for caption_id in texts],
             features.read("embeddings"),
