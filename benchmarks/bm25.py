@@ -23,8 +23,7 @@ from unimoe.config import BM25Config
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
 from unimoe.models.device import describe_device
-from unimoe.retrieval.analyzers import make_tokenizer
-from unimoe.retrieval.bm25 import BM25Index
+from unimoe.retrieval.bm25 import BM25Index, make_tokenizer
 
 ROUNDS, DEPTH, PARAMS = 7, 100, BM25Config()
 

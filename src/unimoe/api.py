@@ -147,16 +147,16 @@ def evaluate_reranker(
             is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.models.function_identity import function_identity
     from unimoe.models.model import as_reranker, reranks
     from unimoe.models.reranker import rerank_run
+    from unimoe.models.rerankers.python_function import scorer_identity
 
     dataset, loaded = _dataset(collection)
     if not reranks(scorer):
         raise UsageError(f"the scorer is a {type(scorer).__name__}; give a function from (query, document) to scores")
     if type(depth) is not int or depth < 1:
         raise UsageError(f"depth {depth}: reranks nothing; use a whole number from 1")
-    identity = getattr(scorer, "base_identity", None) or function_identity(scorer)  # before a call can change its state
+    identity = scorer_identity(scorer)  # before a call can change its state
     loaded = dataset.with_rule(loaded)
     if candidates is None:
         source = first_stage_name(BM25Config().in_language(loaded.language))
@@ -209,9 +209,9 @@ def evaluate_encoder(
         UsageError: an unknown collection or metric, or a number below 1.
     """
     from unimoe.evaluation.tasks.search import dense_collection
-    from unimoe.models.function_identity import function_identity
     from unimoe.models.functions import FunctionEmbedder
     from unimoe.models.model import as_embedder
+    from unimoe.models.rerankers.python_function import function_identity
     from unimoe.retrieval.dense import dense_run
 
     dataset, loaded = _dataset(collection, max_queries)

@@ -23,7 +23,7 @@ from support.scripts import call_unimoe, successful
 
 import unimoe
 from unimoe.checks.ids import best_change
-from unimoe.checks.ties import ties_of
+from unimoe.checks.rankings import ties_of
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Qrels, Run, write_qrels, write_run
 from unimoe.metrics import canonical_metric

@@ -27,8 +27,8 @@ from unimoe.config import EvaluationConfig, PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.evaluation.tasks.rerank import rerank_collection
+from unimoe.models.folder import find_folder
 from unimoe.models.functions import FunctionReranker
-from unimoe.models.model_files import model_identity
 from unimoe.models.pair_model import PairModelReranker, TokenReranker
 from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker, load_cross_encoder, refuse_no_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
@@ -71,7 +71,7 @@ class TestCrossEncoder:
     ) -> None:
         """As monoBERT's is: the order of P(label 1)."""
         folder = tiny_models.save_tiny_cross_encoder(tmp_path, labels=labels)
-        refuse_no_cross_encoder(folder)
+        refuse_no_cross_encoder(find_folder("--model", str(folder)))
         low, tokenizer = classifier(folder, dtype)
         head = copy.deepcopy(low).float()
         expected = []
@@ -97,12 +97,12 @@ class TestCrossEncoder:
         found = CrossEncoderReranker(load_cross_encoder(folder, CPU, dtype, 512), 4).score(tiny_models.PAIRS)
         assert np.ptp(expected.numpy()) > 0.1
         assert found == pytest.approx(expected.tolist(), abs=1e-5 if dtype is FLOAT else 0.08)
-        before = model_identity("cross-encoder", "dense", folder, None)
+        before = find_folder("--model", str(folder)).identity
         save_file({name: 2 * weight for name, weight in head.items()}, folder / "2_Dense" / "model.safetensors")
-        assert model_identity("cross-encoder", "dense", folder, None) != before
+        assert find_folder("--model", str(folder)).identity != before
         several = tiny_models.save_tiny_dense_cross_encoder(tmp_path / "several", tmp_path / "bare", labels=3)
         with pytest.raises(DataError, match="several: a model of 3 labels; ranking needs one score per pair"):
-            refuse_no_cross_encoder(several)
+            refuse_no_cross_encoder(find_folder("--model", str(several)))
 
     def test_logit_score_is_yes_minus_no_after_the_librarys_own_prompt(self, tmp_path: Path) -> None:
         """A causal language model in sentence-transformers is asked by the model's chat template."""

@@ -31,8 +31,7 @@ from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
-from unimoe.retrieval.analyzers import make_tokenizer
-from unimoe.retrieval.bm25 import bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name, make_tokenizer
 from unimoe.retrieval.dense import EmbeddedCollection, dense_run
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.retrieval.first_stage import FirstStage

@@ -20,7 +20,7 @@ from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.models import bundled
 from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
-from unimoe.models.bundled import BUNDLED_ID, bundled_weights_hash, prepared_bundled_model
+from unimoe.models.bundled import BUNDLED_ID, bundled_content, prepared_bundled_model
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import load_training_data
@@ -89,7 +89,7 @@ def test_it_is_prepared_once_without_a_word_and_loads(
     assert prepared_bundled_model() == folder
     config = ModelConfig(base=BUNDLED_ID)
     base = load_base(config, CPU, torch.float32)
-    assert base.identity == base_identity(config) == f"{BUNDLED_ID}@{bundled_weights_hash(folder)}"
+    assert base.identity == base_identity(config) == f"{BUNDLED_ID}@{bundled_content(BUNDLED_ID, folder)}"
     assert base.layers == 1
     assert tiny_gguf.exists()
     assert not hasattr(base.model.config, "quantization_config")

@@ -122,8 +122,9 @@ def cache(tmp_cache: Path) -> Path:
     week_ago = time.time() - 7 * DAY
     for path in (tmp_cache / "vectors").rglob("*"):
         os.utime(path, (week_ago, week_ago))
-    (tmp_cache / "collections" / "zips").mkdir(parents=True)
-    (tmp_cache / "collections" / "zips" / "a.zip").write_bytes(bytes(2**20))
+    unpacked = tmp_cache / "collections" / "zips" / "scifact-0123456789abcdef" / "scifact"
+    unpacked.mkdir(parents=True)
+    (unpacked / "corpus.jsonl").write_bytes(bytes(2**20))
     return tmp_cache
 
 
@@ -168,9 +169,9 @@ def test_clear_removes_what_is_chosen_and_says_how_much(cache: Path, chosen: lis
 
 
 def test_what_a_server_was_paid_for_goes_only_where_its_kind_is_named(cache: Path) -> None:
-    answers = cache / "served" / "vectors"
+    answers = cache / "served" / "vectors" / f"{0:016x}"
     answers.mkdir(parents=True)
-    (answers / "one.npy").write_bytes(b"paid")
+    (answers / f"{1:016x}.npy").write_bytes(b"paid")
     (made_from,) = (cache / "vectors").glob("*/made_from.json")
     made_from.write_text(json.dumps({"model": "served:openai:host:big@0123", "collection": "invented"}))
     assert call_unimoe("cache", "clear", "vectors").returncode == 2
@@ -178,6 +179,53 @@ def test_what_a_server_was_paid_for_goes_only_where_its_kind_is_named(cache: Pat
     assert kinds() == ["collections", "served", "vectors"]
     successful(call_unimoe("cache", "clear", "--kind", "vectors", "served:openai:host:big"))
     assert kinds() == ["collections", "served"]
+
+
+THESIS = (
+    "embeddings/my_thesis/e.npy",
+    f"vectors/{0:016x}-{1:016x}/notes/e.npy",  # as unimoe names them, and more in it
+    "bm25/mine.trec",
+    "dense/0123456789abcdef/vectors.npy",
+    "collections/zips/mine/corpus.jsonl",
+    "collections/beir/mine/corpus.jsonl",
+    "served/vectors/mine.npy",
+    "models/my-model/model.safetensors",
+    "thesis/vectors.npy",
+    "thesis.npy",
+)
+OWN = (
+    f"embeddings/{0:016x}-{1:016x}/vectors.npy",  # of an earlier version
+    f"bm25/{0:016x}.trec",
+    f"dense/{0:016x}.safetensors",
+    f"vectors/{1:016x}-{1:016x}/.vectors.npy.host-1-1.tmp",
+)
+
+
+def place(cache: Path, *names: str) -> None:
+    for name in names:
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_bytes(b"12345678")
+
+
+def everything(cache: Path) -> int:
+    return sum(path.stat().st_size for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+def test_what_unimoe_has_not_made_is_named_and_stays(tmp_cache: Path, tmp_path: Path) -> None:
+    place(tmp_cache, *THESIS, *OWN)
+    place(tmp_path, "elsewhere/vectors.npy")
+    (tmp_cache / "vectors" / f"{2:016x}-{2:016x}").symlink_to(tmp_path / "elsewhere")
+    assert len(kinds()) == len(OWN)
+    before, listed = everything(tmp_cache), json.loads(successful(call_unimoe("cache", "--json")).stdout)["entries"]
+    done = successful(call_unimoe("cache", "clear"))
+    assert call_unimoe("cache", "clear", "--kind", "collections").returncode == 2
+    assert "left alone, as unimoe has not made it: " in done.stderr
+    for name in THESIS:
+        assert (tmp_cache / name).read_bytes() == b"12345678", name
+    assert (tmp_path / "elsewhere" / "vectors.npy").exists()
+    assert not any((tmp_cache / name).exists() for name in OWN)
+    assert before - everything(tmp_cache) == sum(one["bytes"] for one in listed) == 8 * len(OWN)
+    assert "left alone" in call_unimoe("cache").stderr
 
 
 def test_what_a_running_evaluation_writes_is_kept_and_age_counts_from_the_last_use(cache: Path) -> None:

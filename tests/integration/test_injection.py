@@ -6,11 +6,13 @@ Reports in a real browser and tables in LaTeX are in test_report_readers.py, Mar
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from unimoe.analysis.tables.table import Table
 from unimoe.config.base import EncoderConfig
 from unimoe.core import console
 from unimoe.core.errors import DataError
+from unimoe.core.trec import text_blocks
 from unimoe.data.catalog import load_collection
 from unimoe.models.encoder import load_encoder
 from unimoe.results import write_result
@@ -80,6 +83,29 @@ def test_an_archive_writes_nothing_outside(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(DataError, match=r"scifact\.zip: "):
         load_collection("scifact", "test")
     assert all("zips" in path.parts for path in tmp_path.rglob("*evil*")), "nothing leaves the folder of the archive"
+
+
+@pytest.mark.usefixtures("tmp_cache")
+def test_an_archive_that_unpacks_to_far_more_than_texts_do_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    with zipfile.ZipFile(tmp_path / "data" / "scifact.zip", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("scifact/corpus.jsonl", " " * 2**22)
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path / "data"))
+    with pytest.raises(DataError, match=r"scifact\.zip: would unpack to 4,194,304 bytes, more than 50 times its size"):
+        load_collection("scifact", "test")
+    assert not [*tmp_path.rglob("corpus.jsonl")]
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl.gz", "corpus.jsonl"])
+def test_one_endless_line_is_refused_before_it_fills_the_memory(tmp_path: Path, name: str) -> None:
+    opened: Any = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "wb") as file:
+        for _ in range(66):
+            file.write(b" " * 2**20)
+    with pytest.raises(DataError, match=rf"{name}: a line of more than 67,108,864 bytes"):
+        [*text_blocks(tmp_path / name)]
 
 
 class Evil:

@@ -21,8 +21,7 @@ from unimoe.config.files import load_experiment, overridden, parse_config
 from unimoe.core.errors import UnimoeError
 from unimoe.core.limits import HIGHEST_GRADE, HIGHEST_SCORE, id_problem
 from unimoe.core.trec import ranked, write_qrels, write_run
-from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.collection_card import describe_qrels
+from unimoe.data.collection import Collection, Document, assemble, describe_qrels
 from unimoe.data.sources.beir_layout import read_beir
 from unimoe.formats.qrels import read_qrels
 from unimoe.formats.runs import read_run

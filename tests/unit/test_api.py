@@ -33,8 +33,7 @@ from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.trec import write_run
 from unimoe.data.collection import Collection, Document
-from unimoe.models.function_identity import function_identity
-from unimoe.models.rerankers.python_function import python_attribute
+from unimoe.models.rerankers.python_function import function_identity, python_attribute
 from unimoe.results.runs.sources import judgments
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")  # BM25 runs of invented collections do not go to the user's

@@ -37,7 +37,7 @@ BELOW = {room: set[str]().union(*FLOORS[:floor]) for floor, rooms in enumerate(F
 # Studies use the house as another package would; the command line finds them by their entry points.
 BELOW["studies"] = set[str]().union(*FLOORS[:8])
 # Studies' commands take the options that all commands share.
-SHARED_WITH_STUDIES = ("unimoe.cli.options.", "unimoe.cli.engine.")
+SHARED_WITH_STUDIES = ("unimoe.cli.options.", "unimoe.cli.options.")
 
 WITHOUT_TORCH = {"core", "checks", "formats", "metrics", "config", "results", "analysis"}
 HEAVY = {"torch", "transformers", "peft", "mteb", "sentence_transformers", "accelerate"}

@@ -1,7 +1,7 @@
 """Which findings rest on what a ranking leaves open: the order of equal scores, and documents that nobody judged.
 
-Both are about single datasets and their main metric; ``unimoe.checks.ties`` and ``unimoe.checks.judged`` say what is
-counted.
+Both are about single datasets and their main metric; ``unimoe.checks.rankings`` says what
+is counted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from statistics import fmean
 from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compared
 from unimoe.analysis.formats import metric_name, p_text
 from unimoe.checks import Check
-from unimoe.checks.judged import APART, unjudged
+from unimoe.checks.rankings import APART, unjudged
 from unimoe.results import Otherwise
 from unimoe.results.folder import Results
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -14,14 +15,39 @@ from typing import Annotated, Literal, NamedTuple
 import typer
 
 from unimoe.core.console import stderr, stdout
-from unimoe.core.errors import MissingPartError, UsageError, did_you_mean
+from unimoe.core.errors import MissingPartError, UsageError, did_you_mean, first_few
 from unimoe.core.limits import visible
+from unimoe.data.published import SHORT_NAMES
 
 _COMPUTED = ("vectors", "dense", "bm25", "embeddings")
 """Kinds that an evaluation makes again by itself; others were downloaded, or paid for at a server."""
 
 SERVED = "served:"
 """How the identity of a model behind a server begins: its vectors were paid for too."""
+
+
+_HASH = "[0-9a-f]{16}"
+_OWN_NAMES = {
+    "vectors": f"{_HASH}-{_HASH}",
+    "embeddings": f"{_HASH}-{_HASH}",  # vectors of earlier versions
+    "dense": rf"{_HASH}\.(trec|safetensors)",
+    "bm25": rf"{_HASH}\.trec",
+    "votes": rf"{_HASH}\.json",
+    "served": rf"{_HASH}\.json|vectors",
+    "models": r"smollm2-135m-instruct-[\w.]+",
+    "checkpoints": f"{_HASH}(-{_HASH})?",
+    "collections": f"beir|zips|apidocs-{_HASH}",
+}
+"""How unimoe calls an entry, by kind: after the content hash of what it is made from."""
+
+_OWN_CONTENT = {
+    "vectors": r"(store|made_from|ids)\.json|vectors\.npy",
+    "embeddings": r"(store|made_from|ids)\.json|vectors\.npy",
+    "served/vectors": rf"{_HASH}/{_HASH}\.npy",
+    "collections/beir": rf"({'|'.join(sorted({name.partition('/')[0] for name in SHORT_NAMES}))})/.+",
+    "collections/zips": rf"[^/]+-{_HASH}/.+",
+}
+"""Files of a folder that is unimoe's, by kind or by the folder alone; with another it is somebody else's."""
 
 
 class Entry(NamedTuple):
@@ -53,12 +79,15 @@ def cache(
 
     A line of ``list`` has kind, name, model, collection, size and last use. ``clear`` says how much it removes. Without
     --kind it removes what can be computed again: neither downloads nor what servers answered. What a running
-    evaluation writes is kept and named, and the exit code is 4.
+    evaluation writes is kept and named, and the exit code is 4. What unimoe has not made is neither listed nor removed.
     """
     from unimoe.core.io import cache_dir
 
     root = cache_dir()
-    there = list(_entries(root))
+    there, strange = _entries(root)
+    if strange:
+        listed = first_few([f"{path.parent.name}/{path.name}" for path in strange])
+        stderr.print(f"{root}: left alone, as unimoe has not made it: {listed}", soft_wrap=True)
     if action == "clear" and not kind:
         there = [one for one in there if one.kind in _COMPUTED and not one.model.startswith(SERVED)]
     known = {*_COMPUTED, *(one.kind for one in there)}, {name for one in there for name in one.names}
@@ -84,17 +113,39 @@ def cache(
         raise MissingPartError(f"kept, since it is in use: {', '.join(one.name for one in in_use)}")
 
 
-def _entries(root: Path) -> Iterator[Entry]:
-    """Yield what is kept, by kind and falling last use."""
-    found = []
-    for path in (path for kind in root.iterdir() if kind.is_dir() for path in kind.iterdir()):
+def _entries(root: Path) -> tuple[list[Entry], list[Path]]:
+    """Return what unimoe keeps, by kind and falling last use, and what somebody else does."""
+    found, strange = list[Entry](), list[Path]()
+    for path in (path for kind in sorted(root.iterdir()) if kind.is_dir() for path in sorted(kind.iterdir())):
         if path.name.startswith("."):  # a lock, or what is being written
             continue
         with suppress(FileNotFoundError):  # removed meanwhile
+            if not _is_own(path):
+                strange.append(path)
+                continue
             files = [file.stat() for file in path.rglob("*") if file.is_file()] or [path.stat()]
             size, used = sum(file.st_size for file in files), max(file.st_mtime for file in files)
             found.append(Entry(path.parent.name, path.name, *_made_from(path), size, used))
-    yield from sorted(found, key=lambda one: (one.kind, -one.last_use))
+    return sorted(found, key=lambda one: (one.kind, -one.last_use)), strange
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether unimoe has made an entry: by its name, and by the files in it where it is a folder."""
+    kind = path.parent.name
+    if path.is_symlink() or kind not in _OWN_NAMES or not re.fullmatch(_OWN_NAMES[kind], path.name):
+        return False
+    if path.is_file():
+        return True
+    if kind in ("models", "checkpoints"):
+        return (path / "unimoe.json").is_file()
+    content = _OWN_CONTENT.get(kind) or _OWN_CONTENT.get(f"{kind}/{path.name}", ".+")
+    files = (file.relative_to(path) for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
+    return all(re.fullmatch(content, name.as_posix()) or _is_unfinished(name) for name in files)
+
+
+def _is_unfinished(name: Path) -> bool:
+    """Return whether a file is one that is being written, or a lock."""
+    return name.name.startswith(".") and name.suffix in (".tmp", ".old", ".lock")
 
 
 def _made_from(path: Path) -> tuple[str, str]:

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import MaxQueries, Override, chosen_device, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import (
+    EngineSettings,
+    MaxQueries,
+    Override,
+    chosen_device,
+    given_options,
+    opened_engine,
+    quiet_libraries,
+    refuse_torchrun,
+    with_engine,
+)
 from unimoe.core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:

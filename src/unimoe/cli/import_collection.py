@@ -55,7 +55,7 @@ def import_collection(
     """
     from unimoe.checks import report
     from unimoe.core.grouping import gathered
-    from unimoe.data.collection_card import describe_collection, described
+    from unimoe.data.collection import describe_collection, described
     from unimoe.data.importing import read_folder, read_pairs, read_parts, split_name, write_collection
 
     three = (corpus, queries, qrels)

@@ -7,8 +7,18 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import MaxQueries, OutputDir, Override, chosen_device, given_options, placed, quiet_libraries
+from unimoe.cli.options import (
+    EngineSettings,
+    MaxQueries,
+    OutputDir,
+    Override,
+    chosen_device,
+    given_options,
+    opened_engine,
+    placed,
+    quiet_libraries,
+    with_engine,
+)
 from unimoe.core.errors import UsageError
 
 DEFAULT_RETRIEVAL = Path("retrieval/default")

@@ -11,17 +11,19 @@ from typing import Annotated
 import typer
 
 from unimoe.cli.analyze import analyze
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
 from unimoe.cli.options import (
     DEFAULT_EXPERIMENT,
     Config,
+    EngineSettings,
     OutputDir,
     Override,
     chosen_device,
     given_options,
+    opened_engine,
     placed,
     quiet_libraries,
     refuse_torchrun,
+    with_engine,
 )
 from unimoe.core.console import stderr, stdout
 

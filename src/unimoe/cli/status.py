@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import DEFAULT_STORE
+from unimoe.cli.options import DEFAULT_STORE
 from unimoe.core.console import stdout
 from unimoe.core.errors import MissingPartError
 

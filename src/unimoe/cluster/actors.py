@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from unimoe.cluster.worker import Worker
@@ -45,18 +46,19 @@ class RayActors:
 
     def nodes(self) -> set[str]:
         """Return the ids of the machines that live; Ray needs some seconds to miss one."""
-        return {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
+        return {node["NodeID"] for node in self._alive()}
 
     def room(self) -> int:
         """Return how many workers the cluster has room for, those that it has included."""
         kind, share = ("GPU", 1) if self._on_gpus() else ("CPU", self._threads)
-        room = sum(int(node["Resources"].get(kind, 0) // share) for node in self._ray.nodes() if node["Alive"])
+        room = sum(int(node["Resources"].get(kind, 0) // share) for node in self._alive())
         return room if self._most is None else min(room, self._most)
 
     def hire(self) -> Any:
         """Return a new actor, which starts when there is room."""
         share = {"num_gpus": 1} if self._on_gpus() else {"num_cpus": self._threads}
-        return self._actor.options(**share).remote(self._store, self._device, self._threads)
+        with _in_one_line("Ray makes no worker"):
+            return self._actor.options(**share).remote(self._store, self._device, self._threads)
 
     def facts(self, actor: Any) -> dict[str, Any]:
         """Return an actor's facts, which it says once it is started, or started again."""
@@ -88,8 +90,13 @@ class RayActors:
         """Let all actors go."""
         self._ray.shutdown()
 
+    def _alive(self) -> list[dict[str, Any]]:
+        with _in_one_line("Ray's cluster does not answer"):
+            return [node for node in self._ray.nodes() if node["Alive"]]
+
     def _on_gpus(self) -> bool:
-        return self._device == "cuda" or (not self._device and self._ray.cluster_resources().get("GPU", 0) > 0)
+        with _in_one_line("Ray's cluster does not answer"):
+            return self._device == "cuda" or (not self._device and self._ray.cluster_resources().get("GPU", 0) > 0)
 
 
 def _connected(address: str | None) -> Any:
@@ -106,21 +113,45 @@ def _connected(address: str | None) -> Any:
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
     host, _, port = (address or "").rpartition(":")
+    where = f"--address {address}: no Ray cluster answers" if address else "Ray does not start on this machine"
+    remedy = (
+        "start one with `ray start --head`, or leave --address out for this machine alone"
+        if address
+        else "end what an earlier run left with `ray stop --force`, free memory and room in /tmp, or leave --engine out"
+    )
+    own, began = signal.getsignal(signal.SIGTERM), not ray.is_initialized()
     try:
         if host and port.isdecimal() and "/" not in host:  # where nobody listens, Ray would try for minutes
             socket.create_connection((host, int(port)), timeout=_ANSWER).close()
-        own = signal.getsignal(signal.SIGTERM)
-        ray.init(
-            address=address or "local",  # None would join a cluster that somebody else has started here
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            namespace="unimoe",
-            **options,
-        )
-        signal.signal(signal.SIGTERM, own)  # Ray's ends with 15 and prints a stack
-    except (OSError, OverflowError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"--address {address}: no Ray cluster answers ({' '.join(str(error).split())[:200]}); start one with "
-            "`ray start --head`, or leave --address out for this machine alone"
-        ) from None
+        with _in_one_line(where, remedy):
+            ray.init(
+                address=address or "local",  # None would join a cluster that somebody else has started here
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                namespace="unimoe",
+                **options,
+            )
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"{where} ({_line_of(error)}); {remedy}") from None
+    except UsageError:
+        if began:
+            with suppress(Exception):  # what did start
+                ray.shutdown()
+        raise
+    finally:
+        with suppress(ValueError, TypeError):  # in a thread of a program, which cannot set one; of no Python's
+            signal.signal(signal.SIGTERM, own)  # Ray's ends with 15 and prints a stack
     return ray
+
+
+@contextmanager
+def _in_one_line(where: str, remedy: str = "look at Ray's logs in /tmp/ray, and run again") -> Iterator[None]:
+    """Turn errors of Ray, plain ``Exception`` among them, into a ``UsageError``; workers keep what is finished."""
+    try:
+        yield
+    except Exception as error:
+        raise UsageError(f"{where} ({_line_of(error)}); {remedy}") from None
+
+
+def _line_of(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

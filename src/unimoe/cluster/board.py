@@ -9,10 +9,13 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
 
 from unimoe.cluster.units import UnitStore
-from unimoe.core.errors import DataError, UnimoeError, UsageError
+from unimoe.core.errors import UnimoeError, UsageError
+from unimoe.core.io import Strict
 
 SCOPE = "drivers"
 """The folder of a store that has the board of each driver."""
@@ -21,6 +24,9 @@ SILENCE = 30.0
 """Seconds after which a driver whose board did not change is not running."""
 
 _EVERY = 5.0  # seconds between two writes, for which one is tried again while the store is out of reach
+
+
+Moment = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @dataclass
@@ -37,6 +43,8 @@ class Line:
         begun: when it began, in seconds since the epoch.
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
+
     what: str
     items: int | None = None
     done: int = 0
@@ -44,7 +52,17 @@ class Line:
     running: int = 0
     failed: list[str] = field(default_factory=list)
     state: Literal["running", "done", "failed"] = "running"
-    begun: float = field(default_factory=time.time)
+    begun: Moment = field(default_factory=time.time)
+
+
+class _Written(Strict):
+    """The lines of a driver as its store has them."""
+
+    machine: str
+    updated: Moment
+    ended: bool
+    workers: int
+    lines: list[Line]
 
 
 class Board:
@@ -126,23 +144,18 @@ def read_status(store: UnitStore) -> dict[str, Any]:
     drivers: list[dict[str, Any]] = []
     best: dict[str, tuple[tuple[bool, int, float], dict[str, Any]]] = {}
     for name in names:
-        board = store.read_json(SCOPE, name)
-        try:
-            updated: float = board["updated"]
-            silent = max(0.0, time.time() - updated)
-            runs = not board["ended"] and silent <= SILENCE
-            state = "ended" if board["ended"] else "running" if runs else "lost"
-            own = {"name": name.removesuffix(".json"), "machine": board["machine"], "state": state}
-            drivers.append({**own, "workers": board["workers"], "seconds_ago": silent})
-            for line in (Line(**values) for values in board["lines"]):
-                rank = (runs, line.done if runs else 0, updated)
-                if line.what not in best or rank > best[line.what][0]:
-                    best[line.what] = (rank, _progress(line, updated, runs))
-        except (KeyError, TypeError) as error:
-            raise DataError(
-                f"{store.shown}/{SCOPE}/{name}: unknown fields ({error}); use the version of unimoe that wrote it, or "
-                "delete it"
-            ) from None
+        board = store.read_json(SCOPE, name, _Written)
+        if board is None:  # deleted meanwhile
+            continue
+        silent = max(0.0, time.time() - board.updated)
+        runs = not board.ended and silent <= SILENCE
+        state = "ended" if board.ended else "running" if runs else "lost"
+        own = {"name": name.removesuffix(".json"), "machine": board.machine, "state": state}
+        drivers.append({**own, "workers": board.workers, "seconds_ago": silent})
+        for line in board.lines:
+            rank = (runs, line.done if runs else 0, board.updated)
+            if line.what not in best or rank > best[line.what][0]:
+                best[line.what] = (rank, _progress(line, board.updated, runs))
     progress = [best[what][1] for what in sorted(best)]
     running = any(driver["state"] == "running" for driver in drivers)
     failed = any(one["state"] == "failed" or one["failed"] for one in progress)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from unimoe.cluster.actors import RayActors, WorkerLostError
 from unimoe.cluster.board import Board
@@ -18,6 +19,8 @@ from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.results import package_versions
+
+T = TypeVar("T")
 
 _DEATHS = 3  # of a worker's process under one unit, after which the unit is set aside
 _AHEAD = 4  # parts for each worker that an evaluation makes ahead: their texts travel with them
@@ -114,7 +117,8 @@ class Cluster:
             try:
                 work(*given)
             except Exception as error:
-                self._end(error if isinstance(error, UnimoeError) else DataError(f"{type(error).__name__}: {error}"))
+                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                self._end(error if isinstance(error, UnimoeError) else DataError(said))
 
         thread = threading.Thread(target=run, name="cluster", daemon=True)
         thread.start()
@@ -261,9 +265,12 @@ class ClusterWorkers:
         """Let one worker do a job whose reply is not kept."""
         return unpacked(self._submit(job, part, None).result())
 
-    def compute(self, job: str, parts: Iterable[Part]) -> Iterator[Any]:
-        """Yield what a job makes of each part, in order; what the store has is read.
+    def compute(
+        self, job: str, parts: Iterable[Part], read: Callable[[Any, Part], T] = lambda reply, _: reply
+    ) -> Iterator[T]:
+        """Yield what a job makes of each part, in order, as ``read`` takes it; what the store has is read.
 
+        A store is a shared place: ``read`` raises a ``ValueError`` about what is no reply to a part.
         A part may give the number of its items as ``items``, and what messages call it as ``label``. Where a part is
         set aside, the others are computed before the error is raised.
         """
@@ -275,11 +282,7 @@ class ClusterWorkers:
                 aside.append(str(error))
                 line.failed.append(str(error))
                 continue
-            try:
-                value = unpacked(body)
-            except (ValueError, KeyError, TypeError):
-                where = f"{self._cluster.store.shown}/{self._scope}/{key}"
-                raise DataError(f"{where} is damaged: delete it, and run again") from None
+            value = self._cluster.store.checked(self._scope, key, partial(_read, read, body, part))
             self._cluster.board.count(line, part.get("items", 1), found=found)
             if not aside:
                 yield value
@@ -305,6 +308,10 @@ class ClusterWorkers:
     def _submit(self, job: str, part: Part, key: str | None) -> Future[bytes]:
         order = (self._recipe, job, _sent(part), (self._scope, key) if key else None)
         return self._cluster.submit(Unit(self._model, self._what, part.get("label", job), order))
+
+
+def _read(read: Callable[[Any, Part], T], body: bytes, part: Part) -> T:
+    return read(unpacked(body), part)
 
 
 def _sent(part: Part) -> Part:

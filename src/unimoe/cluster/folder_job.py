@@ -6,18 +6,35 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, TypeAdapter
 
 from unimoe.cluster.cluster import Cluster, ClusterWorkers
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.errors import DataError
 from unimoe.core.io import atomic_path, hash_json
+from unimoe.core.limits import path_problem
+
+T = TypeVar("T")
 
 _JOB, _LIST = "write folder", "files.json"
 _EVERY = 10.0  # seconds between two copies of a folder to the store
 _STATE = "state.safetensors"  # of unfinished trainings; it stays in the store
 _HERE = b"@FOLDER@"  # in the store, the folder's own path, which files in JSON and Markdown may name
+
+
+def _checked_name(name: str) -> str:
+    if problem := path_problem(name):
+        raise ValueError(f"{name!r} {problem}")
+    if any(part.startswith(".") or not part.strip() for part in name.split("/")):  # none such is ever sent
+        raise ValueError(f"{name!r} is hidden, or no name of a file")
+    return name
+
+
+_FileName = Annotated[str, AfterValidator(_checked_name)]
+"""A file's name below a folder: a store is a shared place, and says what is written here."""
 
 Tick = Callable[[], None]
 """Called often: copies the folder to the store from time to time."""
@@ -27,17 +44,26 @@ Write = Callable[[Part, Path, Tick], Any]
 
 
 def done_by_worker(
-    cluster: Cluster, what: str, recipe: Recipe, part: Part, folder: Path, *, items: int | None = None
-) -> Any:
+    cluster: Cluster,
+    what: str,
+    recipe: Recipe,
+    part: Part,
+    folder: Path,
+    kind: type[T],
+    *,
+    items: int | None = None,
+) -> T:
     """Let a worker do a part, or go on with it, copy what it wrote into a folder, and return what the work returned.
 
     ``recipe`` is how a worker makes what does it: its ``maker`` returns ``folder_jobs``. The part's ``key`` is the
-    content hash of all that the result depends on. Files of other parts in ``folder`` are not touched.
+    content hash of all that the result depends on. Files of other parts in ``folder`` are not touched. ``kind`` is the
+    type of what is returned.
     """
     own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
         workers = ClusterWorkers(cluster, what, "units/folders", recipe)
-        (found,) = workers.compute(_JOB, [own if items is None else {**own, "items": items}])
+        parts = [own if items is None else {**own, "items": items}]
+        (found,) = workers.compute(_JOB, parts, lambda reply, _: TypeAdapter(kind).validate_python(reply, strict=True))
     if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
         raise DataError(f"{cluster.store.shown}: folders/{own['key']} is missing; delete units/folders there")
     return found
@@ -75,7 +101,9 @@ class _Mirror:
 
     def push(self) -> None:
         """Copy the files that changed since the last push, and list those that there are."""
-        files = {str(path.relative_to(self._folder)): path.stat() for path in self._folder.rglob("*") if path.is_file()}
+        files = {
+            path.relative_to(self._folder).as_posix(): path.stat() for path in self._folder.rglob("*") if path.is_file()
+        }
         now = {name: (stat.st_mtime_ns, stat.st_size) for name, stat in files.items() if "/." not in f"/{name}"}
         for name in now:
             if self._sent.get(name) != now[name]:
@@ -87,7 +115,9 @@ class _Mirror:
 
     def fetch(self, *, but: str | None = None) -> bool:
         """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are."""
-        listed: Any = self._store.read_json(self._scope, _LIST)
+        listed = self._store.read_json(self._scope, _LIST, list[_FileName])
+        for name in listed or ():  # all are looked at before the first is written
+            self._refuse_outside(name)
         for name in listed or ():
             if but is not None and name.endswith(but):
                 continue
@@ -95,6 +125,15 @@ class _Mirror:
             with atomic_path(self._folder / name) as temporary:
                 temporary.write_bytes(self._moved(name, content))
         return listed is not None
+
+    def _refuse_outside(self, name: str) -> None:
+        """Refuse a name that a link in the folder leads out of it."""
+        there, folder = (self._folder / name).parent.resolve(), self._folder.resolve()
+        if not there.is_relative_to(folder):
+            raise DataError(
+                f"{self._store.shown}/{self._scope}/{_LIST}: {name} leads out of {folder} by a link there; remove the "
+                "link, or choose another output_dir"
+            )
 
     def _moved(self, name: str, content: bytes, *, to_store: bool = False) -> bytes:
         """Return a file's content with the folder's path in the store's words, or in this machine's."""

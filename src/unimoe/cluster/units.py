@@ -13,10 +13,12 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.io import checked_json
 
 T = TypeVar("T")
 
@@ -114,13 +116,19 @@ class UnitStore:
         """Write JSON values as an object."""
         self.write(scope, key, json.dumps(value, allow_nan=False).encode())
 
-    def read_json(self, scope: str, key: str) -> Any:
-        """Return the JSON values of an object; None where there is none."""
+    def read_json(self, scope: str, key: str, kind: type[T]) -> T | None:
+        """Return the JSON of an object as a value of a type; None where there is no object."""
         body = self.read(scope, key)
+        return None if body is None else self.checked(scope, key, partial(checked_json, body, kind))
+
+    def checked(self, scope: str, key: str, read: Callable[[], T]) -> T:
+        """Return what is read from an object's content; a ``DataError`` names an object that holds something else."""
         try:
-            return None if body is None else json.loads(body)
-        except ValueError:
-            raise DataError(f"{self.shown}/{scope}/{key} is damaged: delete it, and run again") from None
+            return read()
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            why = " ".join(str(error).split())[:200] if type(error) is ValueError else "it holds something else"
+            where = f"{self.shown}/{scope}/{key}"
+            raise DataError(f"{where} is damaged or of another version ({why}): delete it, and run again") from None
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Repeat a request until the store answers, or patience ends."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -48,6 +48,25 @@ class Section(BaseModel):
     """A part of the config: unknown keys are refused, types are taken strictly, nothing changes after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def without_authority(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config that came with a checkpoint or a result, without what only this user may decide.
+
+    That is whether a model's own code runs, which server gets texts and a key, which other models are loaded, and which
+    folder is written to. What is left names models, collections and runs, which are read as data.
+    """
+    kept = {key: value for key, value in config.items() if key not in ("served", "output_dir")}
+    if isinstance(evaluation := kept.get("evaluation"), dict):
+        kept["evaluation"] = {key: value for key, value in evaluation.items() if key != "systems"}
+    return {key: _untrusting(value) for key, value in kept.items()}
+
+
+def _untrusting(value: Any) -> Any:
+    if isinstance(value, dict):  # an arm may be called so, and is a section
+        kept = (key for key, inner in value.items() if key != "trust_remote_code" or isinstance(inner, dict))
+        return {key: _untrusting(value[key]) for key in kept}
+    return [_untrusting(inner) for inner in value] if isinstance(value, list) else value
 
 
 class EncoderConfig(Section):

@@ -147,14 +147,22 @@ def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
     for a file that a person brings, to run again for one that the program writes.
     """
     try:
-        value: T = _adapter(kind).validate_json(read_bytes(path).removeprefix(codecs.BOM_UTF8))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
-        why = ": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))
+        return checked_json(read_bytes(path).removeprefix(codecs.BOM_UTF8), kind)
+    except ValueError as error:
+        why = str(error)
         if remedy is None:
             why, remedy = f"is damaged or of another version ({why})", "delete it, and run again"
         raise DataError(f"{path}: {why}; {remedy}") from None
+
+
+def checked_json(content: bytes, kind: type[T]) -> T:
+    """Return JSON as a value of a type; a ``ValueError`` names the first key that holds something else."""
+    try:
+        value: T = _adapter(kind).validate_json(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = "".join(f"{part}." for part in first["loc"]).removesuffix(".")
+        raise ValueError(": ".join(filter(None, (where, first["msg"].removeprefix("Value error, "))))) from None
     return value
 
 

@@ -45,6 +45,16 @@ def name_problem(name: str, *, is_folder: bool = False) -> str | None:
     return None
 
 
+def path_problem(path: str) -> str | None:
+    """Return what lets a path that others wrote leave its folder, on any system; None where nothing does."""
+    if CONTROL.search(path):
+        return "holds a control character or half a surrogate pair"
+    parts = re.split(r"[/\\]", path)
+    if ".." in parts or path.startswith(("/", "\\", "~")) or ":" in parts[0]:  # a drive of Windows
+        return "leads out of its folder"
+    return None
+
+
 def id_problem(identifier: str) -> str | None:
     """Return what keeps the id of a query or document from TREC files; None where nothing does."""
     if identifier.isalnum() and identifier.isascii():  # most are, and there may be millions

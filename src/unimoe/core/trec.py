@@ -34,6 +34,9 @@ Grades: TypeAlias = Mapping[str, Mapping[str, float]]
 Subtopics: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
 """From query id to ``{document id: {subtopic: grade}}``."""
 
+LONGEST_LINE = 1 << 26
+"""Bytes of a line: packed files of a few kilobytes may unpack to one that fills the memory."""
+
 BLOCK = 1 << 16  # bytes read at a time: few enough that what is made of them stays in a processor's cache
 
 
@@ -186,6 +189,8 @@ def text_blocks(path: Path | str) -> Iterator[str]:
             while chunk := file.read(BLOCK):
                 cut = chunk.rfind(b"\n") + 1
                 parts.append(chunk[:cut] if cut else chunk)
+                if len(parts) * BLOCK > LONGEST_LINE:
+                    raise DataError(f"{path}: a line of more than {LONGEST_LINE:,} bytes; no record is that long")
                 if cut:
                     yield b"".join(parts).decode(encoding)
                     parts, encoding = [chunk[cut:]], "utf-8"

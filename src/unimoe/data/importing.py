@@ -21,8 +21,7 @@ from unimoe.core.io import atomic_dir, write_json
 from unimoe.core.limits import checked_number, checked_text, id_problem, name_problem, read_grade, shortened
 from unimoe.core.text import is_number
 from unimoe.core.trec import Qrels
-from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.collection_card import COLLECTION_FILE, FolderDescription, described
+from unimoe.data.collection import COLLECTION_FILE, Collection, Document, FolderDescription, assemble, described
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.data.wrapped_tables import of_stream, part_table, rows_of, unwrapped, with_names
 from unimoe.formats.qrels import FIELDS as JUDGMENT

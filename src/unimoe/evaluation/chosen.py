@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from unimoe.config import DenseExperiment, Experiment
+from unimoe.config.base import without_authority
 from unimoe.config.files import find_config, overridden, parse_config, read_yaml
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UnimoeError, UsageError
@@ -30,7 +31,8 @@ from unimoe.evaluation.system import (
 )
 from unimoe.evaluation.tasks.mteb import RERANKING_TYPES
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
-from unimoe.models.kinds import (
+from unimoe.models.loader import ModelLoader
+from unimoe.models.named import (
     ADDRESSES,
     OPTION,
     ModelSettings,
@@ -38,7 +40,6 @@ from unimoe.models.kinds import (
     is_checkpoint,
     without_arms,
 )
-from unimoe.models.loader import ModelLoader
 from unimoe.results import Task
 from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.sizes import sizes_of
@@ -85,7 +86,8 @@ def chosen_systems(
     for folder in folders:
         checkpoint, given = read_checkpoint(folder), config
         if given is None and overrides:
-            given = parse_config(Experiment, overridden(checkpoint.config, overrides), source="checkpoint's config")
+            own = without_authority(checkpoint.config)
+            given = parse_config(Experiment, overridden(own, overrides), source="checkpoint's config")
         experiment = _evaluation_config(checkpoint, given)
         made = checkpoint_loader(experiment, checkpoint, device)
         alike = hash_json([experiment.model_dump(include={"model", "prompt", "lora", "evaluation"}), made.dtype_name])
@@ -103,11 +105,14 @@ def chosen_systems(
 def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Experiment:
     """Return the checkpoint's configuration, with the evaluation settings of another config where one is given.
 
-    Model, prompt and adapter are the checkpoint's: a score under another prompt would measure something else.
+    Model, prompt and adapter are the checkpoint's: a score under another prompt would measure something else. Whether
+    the base model's code may run is this user's to say, in the other config alone.
     """
     trained = checkpoint.experiment
     if given is None:
         return trained
+    trusting = trained.model.model_copy(update={"trust_remote_code": given.model.trust_remote_code})
+    trained = trained.model_copy(update={"model": trusting})
     for section in ("model", "prompt", "lora"):
         if getattr(given, section) != getattr(trained, section):
             raise DataError(
@@ -272,7 +277,8 @@ def chosen_data(
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --dataset")
     names = mteb or (("full",) if full and task != "reranking" else ())
     tasks = find_tasks(names) if names else []
-    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(dataset.name for dataset in collections)
+    if experiment.evaluation.mteb.prompts:
+        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(dataset.name for dataset in collections)
     for system in systems:
         if task is not None and task not in system.tasks:
             did = "was trained for" if system.checkpoint else "does"

@@ -19,8 +19,7 @@ from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.catalog import available, load_collection, members, refuse_unknown, result_name
-from unimoe.data.collection import Collection
-from unimoe.data.collection_card import COLLECTION_FILE
+from unimoe.data.collection import COLLECTION_FILE, Collection
 from unimoe.data.published import BEIR_NAMES, CQADUPSTACK, FAMILY_NAMES, SHORT_NAMES, canonical_name
 from unimoe.data.source import UnavailableError, find_source
 from unimoe.data.sources.nanobeir import NANOBEIR

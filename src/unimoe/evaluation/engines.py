@@ -30,7 +30,8 @@ from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.config import Batches, DenseExperiment, Experiment, MTEBConfig
 from unimoe.config.base import Dtype
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import atomic_dir, cache_dir, read_bytes
+from unimoe.core.io import Strict, atomic_dir, cache_dir, hash_json, read_bytes
+from unimoe.core.limits import name_problem
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import find_tasks, random_state_kept
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
@@ -40,20 +41,17 @@ from unimoe.evaluation.retriever import encoder_retriever
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.system import System, checkpoint_loader
 from unimoe.metrics import Scores
-from unimoe.models.checkpoint import read_checkpoint
+from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Advance, Embedder, Spread, Vectors
-from unimoe.models.kinds import ModelSettings, loaders_model, named_model
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
+from unimoe.models.named import ModelSettings, loaders_model, named_model
 from unimoe.models.reranker import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.results import safe_name
 
 if TYPE_CHECKING:
     from mteb import AbsTask
-
-_FOUND = ("task_type", "main_metric", "main_score", "mteb_json", "items", "seconds")
-"""What the outcome of a task of MTEB without documents has."""
 
 
 class Engine:
@@ -106,8 +104,8 @@ class Engine:
             "prompts": prompts.model_dump(mode="json"),
             "adapted": adapted,
         }
-        (found,) = embedder.workers.compute("mteb", [part])
-        return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **found)
+        (found,) = embedder.workers.compute("mteb", [part], lambda reply, _: _Found.model_validate(reply))
+        return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **dict(found))
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
         """Keep on the board in a cluster's store, for ``unimoe status``, that work on so many items runs."""
@@ -182,7 +180,9 @@ class ClusterEmbedder(Embedder):
     def spread(self, **options: Any) -> Spread:
         """Return what lets all workers embed units of texts; see ``Embedder``."""
         return lambda _, units: self.workers.compute(
-            "encode", ({"texts": list(unit), "options": options} for unit in units)
+            "encode",
+            ({"texts": list(unit), "options": options} for unit in units),
+            lambda reply, part: _numbers(reply, len(part["texts"]), 2),
         )
 
 
@@ -212,7 +212,7 @@ class ClusterReranker(Reranker):
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score pairs of texts as one shard."""
-        (reply,) = self._workers.compute("rerank", [self._part(prepared)])
+        (reply,) = self._workers.compute("rerank", [self._part(prepared)], _scores)
         scores: list[float] = reply.tolist()[:-2]
         return scores
 
@@ -228,7 +228,7 @@ class ClusterReranker(Reranker):
 
         scores: list[float] = []
         times, budgets = [0.0], [self.token_budget or 0]
-        replies = self._workers.compute("rerank", parts())
+        replies = self._workers.compute("rerank", parts(), _scores)
         for shard in shards:
             with named_pairs(collection, shard):
                 *found, seconds, budget = next(replies).tolist()
@@ -247,13 +247,37 @@ class ClusterReranker(Reranker):
         return {"options": self.options, "texts": list(texts), "pairs": numbers}
 
 
+def _scores(reply: Any, part: Part) -> NDArray[Any]:
+    """Return what ``rerank`` of ``jobs_of`` returns; a ``ValueError`` where a store holds something else."""
+    return _numbers(reply, len(part["pairs"]) + 2, 1)
+
+
+def _numbers(reply: Any, rows: int, dimensions: int) -> NDArray[Any]:
+    """Return an array of finite numbers in so many rows; a ``ValueError`` where it is another."""
+    found: NDArray[Any] = np.asarray(reply)
+    if found.dtype.kind != "f" or found.ndim != dimensions or len(found) != rows or not np.isfinite(found).all():
+        raise ValueError(f"not {rows:,} rows of finite numbers")
+    return found
+
+
+class _Found(Strict):
+    """The reply of the job ``mteb``."""
+
+    task_type: str | None
+    main_metric: str
+    main_score: float | None
+    mteb_json: dict[str, Any]
+    items: int | None
+    seconds: float
+
+
 def _with_files(recipe: Recipe, store: UnitStore) -> Recipe:
     """Put the checkpoint's files that a recipe names into a store, and return the recipe that finds them there."""
     if recipe["kind"] != "checkpoint":
         return recipe
     folder = Path(recipe["folder"])
     checkpoint = read_checkpoint(folder)
-    scope = f"checkpoints/{checkpoint.fingerprint}-{checkpoint.adapter_hash}"
+    scope = f"checkpoints/{_content(checkpoint)}"
     files = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     for name in set(files) - store.keys(scope):
         store.write(scope, name, read_bytes(folder / name))
@@ -263,12 +287,23 @@ def _with_files(recipe: Recipe, store: UnitStore) -> Recipe:
 def _fetched(recipe: Recipe, store: UnitStore) -> Path:
     """Return the folder of a checkpoint on this machine, from the store where it is not here yet."""
     scope: str = recipe["scope"]
-    folder = cache_dir("checkpoints") / scope.rpartition("/")[2]
+    content = scope.rpartition("/")[2]
+    if problem := next(
+        filter(None, (name_problem(name, is_folder=True) for name in [content, *recipe["files"]])), None
+    ):
+        raise DataError(f"{store.shown}/{scope}: the name of a file or folder {problem}; name another --store")
+    folder = cache_dir("checkpoints") / content
     if not folder.exists():
         with atomic_dir(folder) as temporary:
             for name in recipe["files"]:
                 (temporary / name).write_bytes(store.content(scope, name))
+            if _content(read_checkpoint(temporary)) != content:
+                raise DataError(f"{store.shown}/{scope} holds another checkpoint: delete it, and run again")
     return folder
+
+
+def _content(checkpoint: Checkpoint) -> str:
+    return hash_json([checkpoint.fingerprint, checkpoint.adapter_hash])  # a manifest of others may hold any text
 
 
 def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:
@@ -332,7 +367,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
         outcome = evaluate_task(MTEBEncoderWrapper(model().embedder(), prompts=prompts, **part["adapted"]), task)
-        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _FOUND}))
+        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _Found.model_fields}))
         return found
 
     return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.config import ModelConfig
-from unimoe.config.base import EncoderConfig
+from unimoe.config.base import EncoderConfig, without_authority
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, read_bytes
@@ -163,7 +163,7 @@ def _theirs(sidecar: Path) -> TaskResult:
 
 def _facts(result: EvalResult) -> tuple[dict[str, Any], list[str]]:
     """Return what is known of a model for its card, by the card's names, and notes; what nobody knows stays empty."""
-    config, dtype = result.config, result.provenance.dtype
+    config, dtype = without_authority(result.config), result.provenance.dtype
     model = parse_config(ModelConfig, config["model"], source="the results' config, model")
     base = (result.identity.base_model or "").rpartition("@")[0]
     facts: dict[str, Any] = {
@@ -176,8 +176,7 @@ def _facts(result: EvalResult) -> tuple[dict[str, Any], list[str]]:
     }
     try:
         if set((result.identity.prompt or "").partition("@")[0].split("+")) <= set(POOLINGS):  # an encoder's
-            trust = model.trust_remote_code
-            sizes = encoder_sizes(EncoderConfig(base=model.base, revision=model.revision, trust_remote_code=trust))
+            sizes = encoder_sizes(EncoderConfig(base=model.base, revision=model.revision))
         else:
             sizes = base_sizes(model)
     except DataError as error:

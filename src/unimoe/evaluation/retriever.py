@@ -11,20 +11,20 @@ import torch
 
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.served import ServedConfig
-from unimoe.core.errors import UsageError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.evaluation.system import BM25, System, arm_name, checkpoint_loader, model_recipe, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.encoder import load_encoder
-from unimoe.models.kinds import loaders_model
 from unimoe.models.matcher import MATCHERS
-from unimoe.models.model import Model
+from unimoe.models.model import Model, causal_model
 from unimoe.models.rerankers.python_function import named_embedder
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import safe_name
 from unimoe.retrieval.model_search import ModelSearch
 from unimoe.retrieval.passages import Passages
@@ -115,17 +115,26 @@ def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
 def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, device: torch.device) -> System:
     """Return the arm of a checkpoint folder, in the dtype it was trained in; it is loaded when it is needed."""
     checkpoint = read_checkpoint(folder)
-    trained = checkpoint.experiment.model_copy(update={"evaluation": experiment.evaluation})
+    trained = checkpoint.experiment
+    trusting = trained.model.model_copy(update={"trust_remote_code": experiment.encoder.trust_remote_code})
+    trained = trained.model_copy(update={"evaluation": experiment.evaluation, "model": trusting})
     if trained.arm_named(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     loader = checkpoint_loader(trained, checkpoint, device)
     system = trained_system(trained, loader, folder)
     prompt = _prompt_with_lengths(loader.prompt, experiment.retrieval)
+
+    def load() -> UnimodelForExp1:
+        try:
+            return loader.trained(folder)
+        except DataError as error:  # whose remedy is a key of the other kind of config
+            raise DataError(str(error).replace("model.trust_remote_code", "encoder.trust_remote_code")) from None
+
     return replace(
         system,
         name=name,
         experiment=experiment,
-        model=replace(loaders_model(loader, folder), prompt=prompt),
+        model=causal_model(load, identity=loader.identity, prompt=prompt, dtype=loader.dtype_name),
         tasks=("retrieval",),
     )
 

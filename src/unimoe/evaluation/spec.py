@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimoe.config import DenseExperiment
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
-from unimoe.evaluation.system import System
+from unimoe.data.published import canonical_name
+from unimoe.evaluation.datasets import Dataset
+from unimoe.evaluation.system import ZERO_SHOT_ARM, System
 from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.models.embedder import Advance
+from unimoe.models.loader import weights_hash
 from unimoe.models.model import Model
-from unimoe.results import About, Otherwise, VectorIndex
+from unimoe.results import About, Identity, Otherwise, Task, VectorIndex
 from unimoe.results.runs.scoring import CheckedScores, checked_scores
 
 if TYPE_CHECKING:
@@ -165,3 +169,60 @@ def model_hashes(base_model: str | None, prompt: str | None, checkpoint: str | N
         "checkpoint": checkpoint,
     }
     return {name: value for name, value in known.items() if value}
+
+
+_OF_TRAINING = {"training", "lora", "arms", "seeds", "gates"}
+"""Sections that say nothing about a model that no arm trains."""
+
+
+def described(
+    system: System,
+    task: Task,
+    run: Callable[[Evaluation, Work], Outcome],
+    *,
+    identity: dict[str, Any],
+    hashes: dict[str, str],
+    dataset: str,
+    main_metric: str | None,
+    size: int | None = None,
+    caveats: list[str] | None = None,
+    task_type: str | None = None,
+) -> Evaluation:
+    """Return the evaluation of a system's task that ``run`` does; the rest is what the data say of it."""
+    model, checkpoint, experiment = system.model, system.checkpoint, system.experiment
+    trained = weights_hash(checkpoint, experiment.evaluation) if checkpoint else None
+    of_no_arm = model is not None and checkpoint is None and system.name != ZERO_SHOT_ARM
+    config = experiment.model_dump(exclude=_OF_TRAINING if of_no_arm else None)
+    if checkpoint and isinstance(experiment, DenseExperiment):  # which says nothing about the arm
+        config["checkpoint"] = checkpoint.config
+    base, dtype, own = (model.identity, model.dtype, model.prompt) if model else (None, None, None)
+    known = {"prompt": own, **identity}
+    about = About(
+        config_name=system.name,
+        seed=system.seed,
+        task=task,
+        dataset=dataset,
+        task_type=task_type,
+        identity=Identity(experiment=experiment.name, base_model=base, checkpoint=system.which, **known),
+        training=checkpoint.training if checkpoint else None,
+        config=config,
+        read_as=model.said if model else "",
+        caveats=[*experiment.caveats, *(model.caveats if model else ()), *(caveats or ())],
+    )
+    hashes |= model_hashes(base, known["prompt"], trained)
+    reusable = model is None or model.reusable
+    return Evaluation(about, hashes, main_metric, dtype, reusable, size, system, run)
+
+
+def used_before(system: System, dataset: Dataset) -> list[str]:
+    """Return the caveats of a checkpoint on a split whose queries trained or chose it, as its manifest says."""
+    recipe = system.checkpoint.config.get("training") if system.checkpoint else None  # a bi-encoder's has none
+    if not recipe or canonical_name(recipe["collection"]) != canonical_name(dataset.collection):
+        return []
+    used = {"trained": recipe["split"]} | ({"chose": recipe["dev"]["split"]} if system.which == "best" else {})
+    return [f"these queries {how} the checkpoint" for how, split in used.items() if split == dataset.split]
+
+
+def rule_hashes(collection: Collection) -> dict[str, str]:
+    """Return what hashes say of documents with their query's id: nothing where these are kept."""
+    return {"identical_ids": "left out"} if collection.excludes_self else {}

@@ -20,7 +20,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.core.io import sole_use, write_json
 from unimoe.core.trec import ranked, write_qrels, write_run
-from unimoe.data.collection_card import sidecar_path
+from unimoe.data.collection import sidecar_path
 from unimoe.evaluation.spec import Evaluation, Outcome
 from unimoe.evaluation.system import BM25, FIRST_STAGE, ZERO_SHOT_ARM, System
 from unimoe.results import (

@@ -14,9 +14,9 @@ from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
-from unimoe.models.kinds import ADDRESSES, ModelSettings, loaders_model, named_model
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
+from unimoe.models.named import ADDRESSES, ModelSettings, loaders_model, named_model
 from unimoe.results import Task, safe_name
 from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.model_search import ModelSearch

@@ -51,8 +51,7 @@ def train_by_worker(cluster: Cluster, training: ArmTraining) -> list[float]:
     recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": training.loader.dtype_name}
     part = {"arm": arm, "seed": seed, "key": training.state.fingerprint, "data": training.state.settings["data"]}
     what, steps = f"train {arm}, seed {seed}", experiment.training.steps
-    losses: list[float] = done_by_worker(cluster, what, recipe, part, Path(folder), items=steps)
-    return losses
+    return done_by_worker(cluster, what, recipe, part, Path(folder), list[float], items=steps)
 
 
 def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from unimoe.config.training import LoraConfig
-from unimoe.core.errors import DataError, UsageError, did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.models.adapter_files import put_adapter
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
-from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.model_files import first_line, silence_transformers
 
 
@@ -23,6 +23,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
     """
     import peft
 
+    _refuse_adapted(base)
     first_layer = config.first_of(base.layers)
     # A misspelt module: PEFT ignores it as long as another name matches.
     names = {name.rpartition(".")[2] for name, _ in decoder_layers(decoder_of(base.model)).named_modules()} - {""}
@@ -50,21 +51,13 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
 
 def load_lora(base: BaseModel, folder: Path) -> Any:
     """Add the adapters saved in ``folder`` to a base model, frozen, and return the PEFT model."""
-    import peft
-    from safetensors import SafetensorError, safe_open
+    _refuse_adapted(base)
+    return put_adapter(base.model, folder, base.identity)
 
-    try:
-        with silence_transformers():
-            model = peft.PeftModel.from_pretrained(base.model, str(folder), autocast_adapter_dtype=False).eval()
-        # Without embeddings: the default, "auto", asks the hub for the base model's config.
-        names = peft.get_peft_model_state_dict(model, save_embedding_layers=False)
-        with safe_open(folder / ADAPTER_FILE, framework="pt") as file:
-            unmatched = set(names) ^ set(file.keys())
-    except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
-        raise DataError(f"{folder}: the adapter does not fit {base.identity} ({first_line(error)})") from None
-    if unmatched:  # PEFT replaces missing weights by new ones, and drops unknown ones
-        raise DataError(f"{folder}: the adapter does not fit {base.identity} ({min(unmatched)} is on one side only)")
-    return model
+
+def _refuse_adapted(base: BaseModel) -> None:
+    if base.adapted:
+        raise UsageError(f"{base.identity} is an adapter and gets no other; merge it into its base, and save that")
 
 
 def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:

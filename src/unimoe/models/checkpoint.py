@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from unimoe.config import Experiment
+from unimoe.config.base import Name, without_authority
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.results import TrainingBudget, arm_dir
 
 ADAPTER_FILE = "adapter_model.safetensors"
-ADAPTER_SETTINGS = "adapter_config.json"
 
 MANIFEST = "unimoe.json"
 
@@ -28,11 +29,12 @@ class Checkpoint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     checkpoint_version: Literal[1] = 1
-    arm: str
+    arm: Name
     seed: int
     which: Literal["best", "last"]
     base_model: str
-    dtype: str  # of the training; evaluation uses the same unless the config sets another
+    # of the training; evaluation uses the same unless the config sets another
+    dtype: Annotated[str, Field(pattern="^(float32|bfloat16|float16)$")]
     fingerprint: str  # content hash of all that determines the weights; equal fingerprints, equal trainings
     adapter_hash: str  # of the adapter's weights
     settings_hash: str | None = None  # of the adapter's settings; checkpoints of before have none
@@ -41,8 +43,16 @@ class Checkpoint(BaseModel):
 
     @property
     def experiment(self) -> Experiment:
-        """The configuration the arm was trained with."""
-        return parse_config(Experiment, self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
+        """The configuration the arm was trained with, without authority: whose checkpoint it is, nobody knows."""
+        return self._parsed(without_authority(self.config))
+
+    @property
+    def recorded(self) -> Experiment:
+        """The whole configuration the arm was trained with, to be compared; nothing is loaded by it."""
+        return self._parsed(self.config)
+
+    def _parsed(self, config: dict[str, Any]) -> Experiment:
+        return parse_config(Experiment, config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
     @property
     def ranks(self) -> bool:

@@ -8,7 +8,6 @@ in float32; prefixes of the config; and errors that say what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,16 +21,9 @@ from unimoe.models.batching import FittingBatches, default_token_budget, gather,
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import compute_in_float32
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.model_files import (
-    content_identity,
-    find_model,
-    loading,
-    missing_weights,
-    module_folders,
-    read_settings,
-    refuse_another_vocabulary,
-    settings_hash,
-)
+from unimoe.models.folder import ModelFolder, find_folder, loadable
+from unimoe.models.identity import module_folders, read_settings, settings_hash
+from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.prompts import well_formed
 
 if TYPE_CHECKING:
@@ -53,21 +45,19 @@ def load_encoder(
     """Load an encoder, to compute on ``device``, or ``META``; errors name ``key``, the place of its settings."""
     from sentence_transformers.base.modules import Transformer
 
-    if bundled := config.base.startswith("bundled:"):
-        root, commit = bundled_encoder_folder(config.base, f"{key}.base"), None
-    else:
-        trust = config.trust_remote_code
-        root, commit = find_model(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
-    identity = content_identity(config.base if bundled or commit else root.resolve().name, root, commit)
-    settings = commit or settings_hash(root)
-    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {root}"):
-        model = load_modules("SentenceTransformer", config, root, device, dtype)
+    if config.base.startswith("bundled:"):
+        bundled_encoder_folder(config.base, f"{key}.base")  # refuses the bundled language model
+    trust = config.trust_remote_code
+    folder = find_folder(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
+    settings = folder.commit or settings_hash(folder.root)
+    with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {folder.root}", key):
+        model = load_modules("SentenceTransformer", config, folder, device, dtype)
         part = model.transformers_model
         if part is None:  # embeddings of words or tokens, which come in the dtype of the file
             model[0].to(dtype)
         elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
             raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-    return SentenceEncoder(model, config, identity, settings, key)
+    return SentenceEncoder(model, config, folder.identity, settings, key)
 
 
 def encoder_sizes(config: EncoderConfig) -> BaseSizes:
@@ -198,21 +188,24 @@ class SentenceEncoder(Embedder):
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
 
-def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.device, dtype: torch.dtype) -> Any:
+def load_modules(
+    kind: str, config: EncoderConfig, folder: ModelFolder, device: torch.device, dtype: torch.dtype
+) -> Any:
     """Load a whole model of sentence-transformers by its class; what follows its transformer computes in float32."""
     import sentence_transformers
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = {"device_map": "meta"} if device == META else {}
-    model: Any = getattr(sentence_transformers, kind)(
-        str(root),
-        device=None if place else str(device),
-        local_files_only=True,
-        trust_remote_code=config.trust_remote_code,
-        model_kwargs={"dtype": dtype, **place},
-    )
-    folders = module_folders(root)
-    _refuse_incomplete(model, folders[0])
+    with loadable(folder) as root:
+        model: Any = getattr(sentence_transformers, kind)(
+            str(root),
+            device=None if place else str(device),
+            local_files_only=True,
+            trust_remote_code=config.trust_remote_code,
+            model_kwargs={"dtype": dtype, **place},
+        )
+    folders = module_folders(folder.root)
+    _refuse_incomplete(model, folder)
     poolings = [index for index, module in enumerate(model) if isinstance(module, Pooling)]
     if config.pooling != "auto":
         if not poolings:
@@ -229,18 +222,19 @@ def load_modules(kind: str, config: EncoderConfig, root: Path, device: torch.dev
     return model.requires_grad_(False).eval()
 
 
-def _refuse_incomplete(model: Any, folder: Path) -> None:
+def _refuse_incomplete(model: Any, folder: ModelFolder) -> None:
     """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights."""
     from sentence_transformers.base.modules import Transformer
 
-    places = [(model[0], folder)]
-    for route, names in read_settings(folder / "router_config.json").get("structure", {}).items():
-        places += zip(model[0].sub_modules[route], (folder / name for name in names), strict=True)
+    inner = folder.inner
+    places = [(model[0], inner)]
+    for route, names in read_settings(inner / "router_config.json").get("structure", {}).items():
+        places += zip(model[0].sub_modules[route], (inner / name for name in names), strict=True)
     for module, place in places:
-        if isinstance(module, Transformer) and (place / "config.json").is_file():
+        if isinstance(module, Transformer) and (folder.base or (place / "config.json").is_file()):
             part: Any = module.model
             refuse_another_vocabulary(module.tokenizer, part)
-            if missing := [name for name in missing_weights(part, place) if "pooler" not in name.split(".")]:
+            if missing := [name for name in missing_weights(part, place, folder) if "pooler" not in name.split(".")]:
                 raise ValueError(f"no weights for {missing[0]}; use a complete model")
 
 

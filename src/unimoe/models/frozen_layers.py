@@ -17,8 +17,7 @@ from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_parts
 from unimoe.models.base import layer_kinds, with_modules
 from unimoe.models.batching import arrays_to_device, default_token_budget
-from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
-from unimoe.models.tree_attention import PackedTree, pack, run_tree
+from unimoe.models.tree_attention import PackedTree, build_tree, pack, plan_trees, run_tree, tree_tokens
 
 MEMORY_LIMIT = 2**30
 """Bytes of states kept for one set of sequences; a larger set is computed in every pass."""

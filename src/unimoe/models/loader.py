@@ -31,7 +31,7 @@ class ModelLoader:
     @cached_property
     def identity(self) -> str:
         """Logical id and content hash of the base model."""
-        return base_identity(self._experiment.model) or self._base.identity
+        return base_identity(self._experiment.model)
 
     @cached_property
     def first_layer(self) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -24,7 +23,9 @@ from unimoe.core.io import hash_json
 from unimoe.models.batching import FittingBatches, default_token_budget
 from unimoe.models.embedder import Advance, TextKind
 from unimoe.models.encoder import load_modules, text_length
-from unimoe.models.model_files import architecture, find_model, loading, model_identity, read_settings, settings_hash
+from unimoe.models.folder import ModelFolder, find_folder, section_of
+from unimoe.models.identity import read_settings, settings_hash
+from unimoe.models.model_files import loading
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 
@@ -170,12 +171,13 @@ class LateModel(Matcher):
 MATCHERS: dict[str, type[Matcher]] = {matcher.kind: matcher for matcher in (SparseModel, LateModel)}
 
 
-def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tuple[Path, str, str]:
-    """Return the folder of a model, and the names by which results know its weights and its settings.
+def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tuple[ModelFolder, str, str]:
+    """Return the folder of a model, and the names by which results know it and its settings.
 
     Another kind of model is refused, as the library would add random weights. Errors name ``key``.
     """
-    root, commit = find_model(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    folder = find_folder(key, config.base, config.revision, trust_remote_code=config.trust_remote_code)
+    root = folder.root
     if config.pooling != "auto":
         raise UsageError(f"{key}: {matcher.kind} models have no pooling to replace; leave pooling at auto")
     if listed := (root / "modules.json").is_file():
@@ -183,25 +185,25 @@ def find_matcher(matcher: type[Matcher], key: str, config: EncoderConfig) -> tup
         older = "ColBERT" if "query_prefix" in stated else "SentenceTransformer"  # of PyLate, before there were types
         name = stated.get("model_type", older)
     else:
-        name = architecture(root)
+        name = folder.architecture
     if not (name in matcher.stated if listed else name.endswith(matcher.bare)):
         raise DataError(
             f"{key} {config.base!r}: a {name or 'model of no known architecture'}, and {matcher.kind} needs a "
             f"{matcher.stated[0]} of sentence-transformers; give one, or name this model as another kind"
         )
-    read = [config.query_prefix, config.document_prefix, config.max_length, commit or settings_hash(root)]
+    read = [config.query_prefix, config.document_prefix, config.max_length, folder.commit or settings_hash(root)]
     prompt = f"{matcher.kind}(max_length={config.max_length})@{hash_json(read)}"
-    return root, model_identity(matcher.kind, config.base, root, commit), prompt
+    return folder, f"{matcher.kind}:{folder.identity}", prompt
 
 
 def load_matcher(
     matcher: type[Matcher], key: str, config: EncoderConfig, device: torch.device, dtype: torch.dtype
 ) -> Matcher:
     """Load a model; errors name ``key``."""
-    root, _, _ = find_matcher(matcher, key, config)
-    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {root}"):
-        model = load_modules(matcher.stated[0], config, root, device, dtype)
-    return matcher(model, config, key.removeprefix("--").removesuffix(".base"))
+    folder, _, _ = find_matcher(matcher, key, config)
+    with loading(f"{key} {config.base!r} cannot be loaded", f"check the files in {folder.root}", section_of(key)):
+        model = load_modules(matcher.stated[0], config, folder, device, dtype)
+    return matcher(model, config, section_of(key))
 
 
 def _cut(model: Any, length: int) -> None:

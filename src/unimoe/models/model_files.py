@@ -15,136 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.core.errors import DataError, UnimoeError
-from unimoe.core.io import Strict, hash_file, hash_json, hash_parts, read_json
 
 if TYPE_CHECKING:
     import torch
 
-_FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors"]
-_NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*"]
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
-_SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
-_OTHERS = ("unimoe.json", "trainer_state.json")
-"""Files of a training, which change no score."""
-
-
-class _Module(Strict):
-    path: str
-
-
-def folder_named(key: str, base: str) -> Path | None:
-    """Return the folder that ``base`` names; None where it can only be a hub id. ``key`` is the config key with it."""
-    if Path(base).is_dir():
-        return Path(base)
-    if base.startswith(("/", ".", "~")) or base.count("/") > 1:
-        raise DataError(f"{key} {base!r}: no such folder; check the path, or train the model that is to be there")
-    return None
-
-
-def find_model(
-    key: str, base: str, revision: str | None = None, *, trust_remote_code: bool = False, remedy: str = ""
-) -> tuple[Path, str | None]:
-    """Return the folder of a model, downloaded where it is the hub's, and the commit of a downloaded one.
-
-    Errors name ``key``, the config key or option that holds the name, and ``remedy``, what else to do.
-    """
-    if (named := folder_named(key, base)) is not None:
-        return named, None
-    from huggingface_hub import snapshot_download
-
-    patterns = _FROM_HUB + ["*.py"] * trust_remote_code
-
-    def fetch(allowed: list[str]) -> Path:
-        return Path(snapshot_download(base, revision=revision, allow_patterns=allowed, ignore_patterns=_NOT_FROM_HUB))
-
-    try:
-        folder = fetch(patterns)
-        if not any(folder.rglob("*.safetensors")):
-            # Older models have only these; the libraries read them as weights alone, which runs no code.
-            folder = fetch([*patterns, "*pytorch_model*.bin", "*adapter_model.bin"])
-    except Exception as error:  # the hub's client ends in errors of many kinds: offline, no such id, gated, malformed
-        raise DataError(
-            f"{key} {base!r} cannot be loaded ({first_line(error)}); check the id or folder, connect to the hub{remedy}"
-        ) from None
-    return folder, folder.name[:16]
-
-
-def module_folders(root: Path) -> list[Path]:
-    """Return the folders of a sentence-transformers model's modules; the folder itself where it lists none."""
-    listed = root / "modules.json"
-    if not listed.is_file():
-        return [root]
-    modules = read_json(listed, list[_Module], "save the model with save_pretrained()")
-    if not modules:
-        raise DataError(f"{listed}: lists no modules with a path; save the model with save_pretrained()")
-    return [root / module.path for module in modules]
-
-
-def transformer_folder(root: Path) -> Path:
-    """Return the folder of the transformers model inside one of sentence-transformers, or the folder itself."""
-    return module_folders(root)[0]
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the files that hold the weights in a folder: safetensors, else pickled ones, which are read as data."""
-    files = next(filter(None, (sorted(folder.glob(pattern)) for pattern in _WEIGHTS)), None)
-    if files is None:
-        raise DataError(f"{folder}: neither *.safetensors nor pytorch_model.bin; save the model with save_pretrained()")
-    return files
-
-
-def weights_hash(*folders: Path) -> str:
-    """Return the content hash of the weights in folders."""
-    return hash_parts(hash_file(file) for folder in folders for file in weight_files(folder))
-
-
-def settings_hash(root: Path) -> str:
-    """Return the content hash of all settings in a folder: of the model, its tokenizer and its modules."""
-    files = {file for pattern in _SETTINGS for file in root.rglob(pattern) if file.name not in _OTHERS}
-    return hash_parts(part for file in sorted(files) for part in (str(file.relative_to(root)), hash_file(file)))
-
-
-def content_identity(name: str, root: Path, commit: str | None) -> str:
-    """Return how results know a model: its name, and the hub's commit or the content hash of its weights."""
-    if commit:
-        return f"{name}@{commit}"
-
-    def has_weights(folder: Path) -> bool:
-        return any(any(folder.glob(pattern)) for pattern in _WEIGHTS)
-
-    first, *others = module_folders(root)
-    if not has_weights(first):  # a Router of sentence-transformers keeps them in the folders of its routes
-        first, *others = sorted({file.parent for file in root.rglob("*.safetensors")}) or [first]
-    return f"{name}@{weights_hash(first, *filter(has_weights, others))}"
-
-
-def model_identity(kind: str, base: str, root: Path, commit: str | None) -> str:
-    """Return how results know a reranker: its family, and its ``content_identity``."""
-    return f"{kind}:{content_identity(base if commit else root.resolve().name, root, commit)}"
-
-
-def reading(family: str, root: Path, max_length: int, *others: Any) -> str:
-    """Return name and content hash of all settings by which a folder's model reads and judges a pair."""
-    return f"{family}(max_length={max_length})@{hash_json([settings_hash(root), max_length, *others])}"
-
-
-def architecture(folder: Path) -> str:
-    """Return the class that a folder's ``config.json`` names; an empty string where it names none."""
-    if not (folder / "config.json").is_file():
-        raise DataError(f"{folder}: no config.json; give the folder of a model that save_pretrained() has written")
-    names = read_settings(folder / "config.json").get("architectures")
-    return str(names[0]) if names else ""
-
-
-def label_count(folder: Path) -> int | None:
-    """Return the labels of a classifier by its ``config.json``; None where they are not named."""
-    labels = read_settings(folder / "config.json").get("id2label")
-    return None if labels is None else len(labels)
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is no file."""
-    return read_json(path, dict[str, Any], "correct it, or save the model again") if path.is_file() else {}
+    from unimoe.models.folder import ModelFolder
 
 
 @contextmanager
@@ -172,45 +47,62 @@ def silence_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def loading(what: str, remedy: str) -> Iterator[None]:
-    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``."""
+def loading(what: str, remedy: str, key: str = "model") -> Iterator[None]:
+    """Load quietly; a library's error, of whatever kind, becomes a ``DataError`` ``what (its first line); remedy``.
+
+    Of a model that needs code of its own it names ``trust_remote_code`` in the section ``key`` of the config.
+    """
     try:
         with silence_transformers():
             yield
     except UnimoeError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds, KeyError and plain Exception among them
+        if "trust_remote_code=True" in str(error):
+            raise DataError(
+                f"{what} (it needs code of its own); read that code, and set {key}.trust_remote_code=true to run it"
+            ) from None
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 
 def load_pretrained(
-    auto: Any, source: str | Path, dtype: torch.dtype, *, config: Any = None, **options: Any
+    auto: Any, folder: ModelFolder, dtype: torch.dtype, *, config: Any = None, **options: Any
 ) -> tuple[Any, Any, list[str]]:
-    """Load a tokenizer and a model by its Auto class, from a folder or hub id, within ``loading``.
+    """Load a tokenizer and a model by its Auto class, within ``loading``; an adapter's base, in PEFT's model.
 
     Returns:
         Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
     """
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(source, **options)
-    model, report = auto.from_pretrained(
-        source, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
-    )
+    from unimoe.models.adapter_files import put_adapter, stored_weights
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder.tokenizer_root, trust_remote_code=folder.trusted)
+    options |= {"dtype": dtype, "use_safetensors": True, "trust_remote_code": folder.trusted}
+    model, report = auto.from_pretrained(folder.whole.inner, config=config, output_loading_info=True, **options)
     refuse_another_vocabulary(tokenizer, model)
-    return tokenizer, model, sorted(report["missing_keys"])
+    missing = set(report["missing_keys"])
+    if folder.base:
+        model = put_adapter(model, folder.inner, folder.base.name)
+        missing -= stored_weights(folder.inner)
+    return tokenizer, model, sorted(missing)
 
 
-def missing_weights(model: Any, folder: Path) -> list[str]:
-    """Return the names of a loaded model's weights that no file of its folder holds.
+def missing_weights(model: Any, place: Path, folder: ModelFolder) -> list[str]:
+    """Return the names of weights of a model, loaded from a place in its folder, that no file there holds.
 
     Random ones take their place, and only the report of another load, here without weights, tells; a model of code of
-    its own may not bear that.
+    its own may not bear that. An adapter that does not fit is refused.
     """
+    from unimoe.models.adapter_files import refuse_unfit, stored_weights
+
+    if folder.base:
+        refuse_unfit(model, place, folder.base.name)
     if not type(model).__module__.startswith("transformers."):
         return []
-    _, report = type(model).from_pretrained(folder, config=model.config, device_map="meta", output_loading_info=True)
-    return sorted(report["missing_keys"])
+    whole = folder.base.inner if folder.base else place
+    _, report = type(model).from_pretrained(whole, config=model.config, device_map="meta", output_loading_info=True)
+    return sorted(set(report["missing_keys"]) - (stored_weights(place) if folder.base else set()))
 
 
 def refuse_another_vocabulary(tokenizer: Any, model: Any) -> None:

@@ -117,6 +117,7 @@ class About(Strict):
     training: TrainingBudget | None = None
     config: dict[str, Any]  # the experiment's configuration as it was resolved
     caveats: list[str]  # why it is unfit for decisions, in words (smoke run, cut queries); empty when it is fit
+    read_as: str = ""  # of a model by name: its kind, and what its files say of prompts and pooling
 
     @property
     def key(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.checks import Check, lines
-from unimoe.checks.ties import ties_in, ties_of_systems
+from unimoe.checks.rankings import ties_in, ties_of_systems
 from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.grouping import gathered
 from unimoe.results import (

@@ -1,16 +1,26 @@
-"""BM25 candidates.
+"""BM25 candidates, and how texts become the words that BM25 counts.
 
-Text is title, a space, text; lower case; words as in ``analyzers``, by the language of the settings or else of the
-collection. Scores are Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (published .679) and
-.320 on NFCorpus (.322).
+Text is title, a space, text; lower case; words by the language of the settings or else of the collection. Scores are
+Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (published .679) and .320 on NFCorpus (.322).
+
+Words of English are Lucene's: runs of word characters, single ones included, without its 33 stop words, by Snowball's
+stemmer. Other languages have the stop words of bm25s and the stemmer of Snowball, where there are any. Chinese,
+Japanese, Korean, Thai, Lao, Khmer and Burmese become pairs of neighbouring characters, as by Lucene's CJKAnalyzer;
+words of other scripts in them stay whole. Outside English compatible characters are made equal (NFKC), and vowel signs
+are letters.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import re
+import unicodedata
 from array import array
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,9 +31,9 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import cache_dir, hash_parts, lock
 from unimoe.core.trec import Run, write_run
 from unimoe.data.collection import Collection
+from unimoe.data.languages import BIGRAMS, ENGLISH, SNOWBALL
 from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
-from unimoe.retrieval.analyzers import analyzer_name, make_tokenizer
 
 BM25Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
@@ -139,3 +149,70 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
             write_run(path, run, f"{tag}#{safe_name(collection.name)}")  # which ``unimoe cache`` shows
     # A TREC file has no line for a query without candidates.
     return {query_id: run.get(query_id, {}) for query_id in collection.queries}
+
+
+# bm25s imports JAX where it is installed, which takes three quarters of a GPU's memory for nothing we use.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+"""Characters of scripts without spaces, for a regular expression: Thai, Lao, Burmese, Khmer, kana and Han."""
+
+_HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
+_STOP_WORDS = ("da", "de", "en", "es", "fr", "it", "nl", "no", "pt", "ru", "sv", "tr")  # that bm25s has, no bigrams
+
+
+def make_tokenizer(params: BM25Config) -> Any:
+    """Return what splits texts of the language of ``params``, by default English, into numbered words."""
+    import bm25s
+    import Stemmer
+
+    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG on import
+    language = params.language or ENGLISH
+    stemmer = Stemmer.Stemmer(language) if _stems(params) else None
+    stop_words = language if language in _STOP_WORDS else None
+    return bm25s.tokenization.Tokenizer(splitter=_splitter(language), stopwords=stop_words, stemmer=stemmer)
+
+
+def analyzer_name(params: BM25Config) -> str:
+    """Return what results call the words, such as ``language=ko,bigrams``; in English ``stemmer=english`` alone."""
+    if params.language in (None, ENGLISH):
+        return f"stemmer={'english' if _stems(params) else 'none'}"
+    words = "bigrams" if params.language in BIGRAMS else f"stemmer={'snowball' if _stems(params) else 'none'}"
+    return f"language={params.language},{words}"
+
+
+_JOINERS = dict.fromkeys(map(ord, "\u00ad\u200d"))
+"""A soft hyphen and a joiner, which lie within words."""
+
+
+def _stems(params: BM25Config) -> bool:
+    return params.stemmer != "none" and (params.language or ENGLISH) in SNOWBALL
+
+
+def _splitter(language: str) -> str | Callable[[str], list[str]]:
+    """Return what finds the words of a text: for bm25s a regular expression or a function."""
+    if language == ENGLISH:
+        return r"\w+"
+    words, scripts = re.compile(rf"[\w{_marks()}]+"), re.compile(rf"([{SPACELESS}{_HANGUL}]+)")
+    characters = re.compile(f".[{_marks()}]*", re.DOTALL)
+
+    def plain(text: str) -> list[str]:
+        return words.findall(unicodedata.normalize("NFKC", text).lower().translate(_JOINERS))
+
+    def bigrams(text: str) -> list[str]:
+        found: list[str] = []
+        for part in (part for word in plain(text) for part in scripts.split(word) if part):
+            single = characters.findall(part) if scripts.match(part) else [part]
+            found += single if len(single) == 1 else map("".join, pairwise(single))
+        return found
+
+    return bigrams if language in BIGRAMS else plain
+
+
+@cache
+def _marks() -> str:
+    """Return the characters that combine with one before them, such as vowel signs: no word characters of ``re``."""
+    return "".join(one for one in map(chr, range(0x20000)) if unicodedata.category(one).startswith("M"))

@@ -26,7 +26,6 @@ from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
-    ADAPTER_SETTINGS,
     MANIFEST,
     Checkpoint,
     folder_name,
@@ -35,6 +34,7 @@ from unimoe.models.checkpoint import (
     write_manifest,
 )
 from unimoe.models.frozen_layers import FrozenLayers
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir
@@ -134,7 +134,7 @@ class ArmTraining(Training):
         """Refuse a checkpoint that is missing, damaged or of another training."""
         found = read_checkpoint(folder)
         content = {"base": found.base_model, "dtype": found.dtype}
-        settings = training_settings(found.experiment, found.arm, found.seed, **content)
+        settings = training_settings(found.recorded, found.arm, found.seed, **content)
         self.state.refuse_other(folder, found.fingerprint, settings)
 
     def check(self) -> None:

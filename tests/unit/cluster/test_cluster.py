@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from typing import Any
 import pytest
 import torch
 from support.engine import PATIENCE, ThreadActors, calls, recipe
+from support.scripts import assert_refused, call_unimoe
 from torch import distributed
 
 from unimoe.cluster import folder_job, processes
+from unimoe.cluster.actors import RayActors
 from unimoe.cluster.cluster import Cluster, ClusterWorkers, SetAsideError
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.processes import Processes, joined_processes
@@ -42,7 +45,8 @@ def cluster(folder: Path, workers: int = 2, actors: ThreadActors | None = None) 
 def products(driver: Cluster, numbers: list[int]) -> list[float]:
     parts = [{"number": number, "label": f"number {number}"} for number in numbers]
     workers = ClusterWorkers(driver, "work", "units/work", recipe(), "2")
-    return [reply.item() for reply in workers.compute("multiply", parts)]
+    replies: Iterator[Any] = workers.compute("multiply", parts)
+    return [reply.item() for reply in replies]
 
 
 def in_store(folder: Path) -> list[Path]:
@@ -65,7 +69,7 @@ def test_each_worker_loads_a_model_once_and_only_what_is_lost_is_computed_again(
         assert products(driver, NUMBERS) == expected
     assert calls.numbers == len(NUMBERS) + 1
     victim.write_bytes(victim.read_bytes()[:-2])
-    message = f"{victim.name} is damaged: delete it, and run"
+    message = f"{victim.name} is damaged .*: delete it, and run"
     with cluster(tmp_path) as driver, pytest.raises(DataError, match=message):
         products(driver, NUMBERS)
 
@@ -151,13 +155,13 @@ def on_store(folder: Path, device: str | None = None) -> closing[Cluster]:
 
 def test_the_driver_takes_the_folder_over_with_its_own_path_and_names_one_that_was_lost(tmp_path: Path) -> None:
     with on_store(tmp_path) as driver:
-        assert done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", items=4) == 0
+        assert done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", int, items=4) == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["counter.json", "place.json"]
     assert (tmp_path / "out" / "place.json").read_text() == f'"{tmp_path}/out/model"'
     for path in (tmp_path / "store" / "folders").rglob("files.json"):
         path.unlink()
     with on_store(tmp_path) as driver, pytest.raises(DataError, match=r"is missing; delete units/folders there"):
-        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again")
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again", int)
 
 
 @pytest.mark.parametrize("device", [None, "cuda (H100)"])
@@ -167,12 +171,78 @@ def test_another_worker_goes_on_where_one_ended_on_the_same_kind_of_device(
     monkeypatch.setattr(folder_job, "_EVERY", -1.0)  # saves after each step
     taken.clear()
     with on_store(tmp_path) as driver, pytest.raises(DataError, match="stopped"):
-        done_by_worker(driver, "count", COUNTING, {**PART, "stops": 1}, tmp_path / "out")
+        done_by_worker(driver, "count", COUNTING, {**PART, "stops": 1}, tmp_path / "out", int)
     with on_store(tmp_path, device=device) as driver:
-        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out")
-        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again")
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", int)
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again", int)
     assert taken == ([0, 1, 0, 1, 2, 3] if device else [0, 1, 2, 3])
     assert (tmp_path / "again" / "counter.json").read_text() == "4"
+
+
+def listing(folder: Path, content: Any) -> None:
+    """Write what a store lists of a finished folder."""
+    (path,) = (folder / "store" / "folders").rglob("finished/files.json")
+    path.write_text(json.dumps(content))
+    for name in content if isinstance(content, list) else ():  # each is there
+        with suppress(ValueError, OSError):
+            (path.with_name("files") / str(name).replace("/", "--")).write_text("evil")
+
+
+OUTSIDE = ["../evil", "/tmp/evil", "a/../../evil", "..\\evil", "C:\\evil", "C:evil", "~/evil", "a\x00b"]
+NO_FILES = ["", ".", "a/", "a//b", ".bashrc", "a/.git/config", 3, None, ["a"]]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, *NO_FILES])
+def test_a_store_writes_nothing_but_files_below_the_folder(name: Any, tmp_path: Path) -> None:
+    with on_store(tmp_path) as driver:
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", int)
+    listing(tmp_path, ["fine.json", name])
+    with on_store(tmp_path) as driver, pytest.raises(DataError, match=r"files\.json is damaged .*delete it, and run"):
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again", int)
+    assert not (tmp_path / "again").exists(), "nothing is written before all names are read"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "store"}
+    assert not Path("/tmp/evil").exists()
+
+
+@pytest.mark.parametrize("content", [3, None, {"a": 1}, "name"])
+def test_a_list_of_files_that_is_none_is_named(content: Any, tmp_path: Path) -> None:
+    with on_store(tmp_path) as driver:
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", int)
+    listing(tmp_path, content)
+    with on_store(tmp_path) as driver, pytest.raises(DataError, match=r"files\.json is damaged"):
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again", int)
+
+
+def test_a_link_in_the_folder_leads_no_file_out_of_it(tmp_path: Path) -> None:
+    with on_store(tmp_path) as driver:
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", int)
+    listing(tmp_path, ["link/evil"])
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again" / "link").symlink_to(tmp_path / "elsewhere")
+    with on_store(tmp_path) as driver, pytest.raises(DataError, match=r"leads out of .* by a link there; remove the"):
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "again", int)
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+
+
+REPLIES = [
+    b'{"value": "text"}\n', b"3\n", b"[null]\n", b"[" * 99_999, b'{"dtype": "O", "shape": [1]}\n12345678',
+    b'{"dtype": "<f4", "shape": [-2]}\n', b'{"dtype": [["a", "O"]], "shape": [1]}\n', b"\xff\n", b"",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_a_unit_that_is_no_reply_is_one_line(reply: bytes, tmp_path: Path) -> None:
+    def read(value: Any, part: Part) -> float:
+        return float(value[0] * 1.0)
+
+    with cluster(tmp_path) as driver:
+        workers = ClusterWorkers(driver, "products", "units/products", recipe())
+        assert [*workers.compute("multiply", [{"number": 3}], read)] == [6]
+    (unit,) = in_store(tmp_path)
+    unit.write_bytes(reply)
+    with cluster(tmp_path) as driver, pytest.raises(DataError, match=r"is damaged .*: delete it, and run again"):
+        [*ClusterWorkers(driver, "products", "units/products", recipe()).compute("multiply", [{"number": 3}], read)]
 
 
 class OwnError(Exception):
@@ -203,6 +273,47 @@ def test_errors_arrive_with_kind_message_and_place_or_where_they_cannot_be_made_
     assert all(one.__notes__[0].startswith("in ") for one in found)
     assert (found[-1].index, found[-1].reason) == (7, "long")
     assert (type(own), str(own)) == (RuntimeError, "OwnError: 1 and 2")
+
+
+TIMED_OUT = Exception(
+    "The current node timed out during startup. This could happen because some of the raylet failed to startup or the "
+    "GCS has become overloaded."
+)
+
+
+@pytest.mark.parametrize("error", [TIMED_OUT, RuntimeError("no\nspace left"), ValueError(), AssertionError("port")])
+def test_a_ray_that_does_not_start_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(**options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.init", fail)
+    evaluate = ("evaluate", "--model", "bundled:all-minilm-l6-v2", "--engine", "ray", "--store", tmp_path / "store")
+    own = signal.getsignal(signal.SIGTERM)
+    assert_refused(call_unimoe(*evaluate), 2, "Ray does not start on this machine (", "ray stop --force")
+    assert_refused(call_unimoe(*evaluate, "--address", "auto"), 2, "--address auto: no Ray cluster answers (", "--head")
+    assert signal.getsignal(signal.SIGTERM) is own
+
+
+@pytest.mark.parametrize("call", ["nodes", "cluster_resources", "remote"])
+def test_a_ray_that_goes_away_is_one_line(call: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The calls that look for room and make the first worker."""
+
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            if name == call:
+                raise Exception("GCS\nis gone")
+            answers = {"nodes": [{"Alive": True, "Resources": {"CPU": 4}, "NodeID": "a"}], "cluster_resources": {}}
+            return lambda *_, **__: answers.get(name, self)
+
+    actors = RayActors.__new__(RayActors)
+    actors._ray, actors._actor, actors._most = Gone(), Gone(), None
+    actors._store, actors._device, actors._threads = str(tmp_path), None, 1
+    with closing(Cluster(actors, UnitStore(str(tmp_path)))) as driver:
+        monkeypatch.setattr(actors, "close", lambda: None)
+        with pytest.raises(UsageError, match=r"^Ray('s cluster| makes) .*\(GCS is gone\); "):
+            driver.facts()
 
 
 # Two processes, as torchrun would start them; forked, so that torch is imported once. Each prints what it got, and

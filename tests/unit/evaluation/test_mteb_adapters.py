@@ -25,7 +25,7 @@ from unimoe.config import MTEBConfig, PromptConfig
 from unimoe.core.errors import UsageError
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.models.kinds import ModelSettings, default_experiment, named_model
+from unimoe.models.named import ModelSettings, default_experiment, named_model
 from unimoe.models.unimodel import UnimodelForExp1
 
 TEXTS = ["the cat sat on the mat", "a quick sort", "", "rain on the roof", "yes"]

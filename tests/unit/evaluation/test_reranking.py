@@ -28,8 +28,8 @@ from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.base import BaseModel
 from unimoe.models.embedder import Advance
 from unimoe.models.functions import FunctionReranker
-from unimoe.models.kinds import MODELS, ModelSettings, named_model
 from unimoe.models.model import as_unimodel, given_reranker, stated_model
+from unimoe.models.named import MODELS, ModelSettings, named_model
 from unimoe.models.pair_model import PairModelReranker
 from unimoe.models.reranker import Pair, Reranker, ShardStore
 from unimoe.models.unimodel import UnimodelForExp1

@@ -18,7 +18,7 @@ from unimoe.models import batching, frozen_layers
 from unimoe.models import tree_attention as module
 from unimoe.models import tree_attention as tree_code
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
-from unimoe.models.token_tree import TokenTree, build_tree
+from unimoe.models.tree_attention import TokenTree, build_tree
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")

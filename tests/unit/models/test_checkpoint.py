@@ -18,6 +18,7 @@ from unimoe.core.io import hash_file
 from unimoe.models import checkpoint as checkpoints
 from unimoe.models import device as device_module
 from unimoe.models.device import choose_device, choose_dtype
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.results import TrainingBudget
 
 RAW: dict[str, Any] = {
@@ -50,7 +51,7 @@ def manifest(folder: Path) -> checkpoints.Checkpoint:
         dtype="bfloat16",
         fingerprint=fingerprint(),
         adapter_hash=hash_file(folder / checkpoints.ADAPTER_FILE),
-        settings_hash=hash_file(folder / checkpoints.ADAPTER_SETTINGS),
+        settings_hash=hash_file(folder / ADAPTER_SETTINGS),
         training=TrainingBudget(steps=10, ranking_examples=80, embedding_examples=0, tokens=1234),
         config=experiment().model_dump(),
     )
@@ -60,7 +61,7 @@ def manifest(folder: Path) -> checkpoints.Checkpoint:
 def folder(tmp_path: Path) -> Path:
     """A whole checkpoint."""
     (tmp_path / checkpoints.ADAPTER_FILE).write_bytes(b"weights")
-    (tmp_path / checkpoints.ADAPTER_SETTINGS).write_text("{}")
+    (tmp_path / ADAPTER_SETTINGS).write_text("{}")
     checkpoints.write_manifest(tmp_path, manifest(tmp_path))
     return tmp_path
 
@@ -87,7 +88,7 @@ def of_version_2(folder: Path) -> None:
     [
         (lambda folder: (folder / checkpoints.ADAPTER_FILE).write_text("{ }"), "safetensors: content differs from its"),
         (
-            lambda folder: (folder / checkpoints.ADAPTER_SETTINGS).write_text("{ }"),
+            lambda folder: (folder / ADAPTER_SETTINGS).write_text("{ }"),
             "config.json: content differs from its",
         ),
         (shutil.rmtree, "no such checkpoint folder; train the arm first"),

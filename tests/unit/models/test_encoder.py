@@ -136,7 +136,7 @@ def test_modules_that_are_not_trusted_or_lack_a_pooling_are_refused(bare: Path, 
     modules = json.loads((folder / "modules.json").read_text())
     modules.append({"idx": 3, "name": "3", "path": "3_Own", "type": "mine.Own"})
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(DataError, match=r"cannot be loaded .*mine\.Own.*; check the files in"):
+    with pytest.raises(DataError, match=r"modules\.json: type names .mine\.Own., .*encoder\.trust_remote_code=true"):
         load(folder)
     with pytest.raises(DataError, match=r"no pooling to replace; leave encoder\.pooling at auto"):
         load(save_static_encoder(tmp_path / "static"), pooling="mean")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import math
 import os
+import threading
 import time
+import tracemalloc
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +24,13 @@ from support.model_server import PROMPT, Fault, ModelServer, serve, sigmoid
 from support.toy_collections import invented
 
 from unimoe.config import Experiment
-from unimoe.config.served import ServedConfig
+from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.trec import Run
 from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.pair_model import PairModelReranker
 from unimoe.models.reranker import ShardStore
-from unimoe.models.served.api import BOTTOM, TOP, Rows, margin, number
+from unimoe.models.served.api import BOTTOM, TOP, Rows, margin, number, vector
 from unimoe.models.served.client import Client
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import PROBE_PAIRS
@@ -390,3 +396,89 @@ class TestSecrets:
         monkeypatch.setenv("OTHER_KEY", KEY)
         server.key = KEY
         assert len(embedder(server, tmp_path, key_variable="OTHER_KEY").encode(["a dog"])) == 1
+
+
+@contextmanager
+def answering(content: bytes, status: int = 200, **headers: str) -> Iterator[tuple[str, list[str]]]:
+    """A server with one answer to everything; yields its address, and the encodings that it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:
+            """Stay silent."""
+
+        def do_POST(self) -> None:
+            """Answer."""
+            asked.append(self.headers["Accept-Encoding"])
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", **headers}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            with suppress(ConnectionError):
+                self.wfile.write(content)
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{http.server_address[1]}/v1", asked
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()
+
+
+def bomb(mebibytes: int, begin: bytes = b"[") -> bytes:
+    """JSON that is small when packed."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    parts = [packer.compress(begin)] + [packer.compress(b" " * 2**20) for _ in range(mebibytes)]
+    return b"".join([*parts, packer.compress(b"]"), packer.flush()])
+
+
+@pytest.mark.parametrize("status", [200, 400])
+@pytest.mark.parametrize("api", ["openai", "tei-embed", "cohere", "vllm-score"])
+def test_an_answer_has_a_limit_that_counts_what_it_unpacks_to(api: str, status: int, tmp_path: Path) -> None:
+    embeds, one = api in ("openai", "tei-embed"), settings(api, batch=32)  # so that the probe is one request
+
+    def ask(url: str) -> str:
+        model = ServedEmbedder(url, one) if embeds else ServedReranker(url, one, served_experiment(tmp_path))
+        return model.base_identity if isinstance(model, ServedEmbedder) else model.identity
+
+    words = rf"an answer of more than {'13.0' if embeds else '1.1'} MiB, which no answer .*served\.batch"
+    with answering(bomb(400), status, Content_Encoding="gzip") as (url, asked):
+        tracemalloc.start()
+        try:
+            with pytest.raises(DataError, match=words):
+                ask(url)
+            assert tracemalloc.get_traced_memory()[1] < 60e6
+        finally:
+            tracemalloc.stop()
+    assert asked == ["gzip"], "neither another encoding nor a second time"
+
+
+def test_an_answer_that_is_not_packed_or_packed_otherwise_has_a_limit_too() -> None:
+    cases: list[tuple[bytes, dict[str, Any], str]] = [
+        (b" " * 20_000_000, {}, r"more than 13\.0 MiB"),
+        (bomb(400), {"Content_Encoding": "gzip, gzip"}, "packed by gzip, gzip, which was not asked for"),
+        (bomb(1), {"Content_Encoding": "br"}, "packed by br, which was not asked for"),
+    ]
+    for content, headers, words in cases:
+        with answering(content, **headers) as (url, asked), pytest.raises(DataError, match=words):
+            _ = ServedEmbedder(url, settings("openai", batch=32)).base_identity
+        assert len(asked) == 1
+
+
+def test_an_answer_as_long_as_the_widest_vectors_is_read() -> None:
+    row = [-1.2345678901234567e-05] * 16_000
+    answer = {"data": [{"index": index, "embedding": row} for index in range(5)]}
+    cases: list[tuple[bytes, dict[str, Any]]] = [
+        (json.dumps(answer).encode(), {}),
+        (gzip.compress(json.dumps(answer).encode()), {"Content_Encoding": "gzip"}),
+    ]
+    for content, headers in cases:
+        with answering(content, **headers) as (url, _):
+            client = Client(url, settings("openai"))
+            embed = APIS["openai"].embed
+            assert client.ask(embed, vector, 5, ["a"] * 5)[0] == [row] * 5

@@ -21,7 +21,7 @@ from unimoe.analysis.statistics.estimates import LEVEL, TWO_SEEDS, Estimate
 from unimoe.analysis.tables.cells import ABSENT, Cell, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.checks import lines
-from unimoe.checks.judged import APART
+from unimoe.checks.rankings import APART
 from unimoe.core.console import stderr, stdout
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results, load_all_results

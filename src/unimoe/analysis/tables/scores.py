@@ -17,7 +17,7 @@ from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, RowGroup, caveat_notes, marked, name_cells, row_groups
 from unimoe.analysis.tables.comparisons import COLUMNS, Marks, correction_text, limits, significance_marks
 from unimoe.analysis.tables.table import Table
-from unimoe.checks.judged import unjudged
+from unimoe.checks.rankings import unjudged
 from unimoe.core.console import stdout
 from unimoe.core.grouping import gathered, natural_key
 from unimoe.metrics import DEFAULT_METRICS

@@ -18,8 +18,7 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.io import ensure_dir
 from unimoe.core.limits import shortened
 from unimoe.core.trec import Qrels, text_lines
-from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.collection_card import describe_collection, describe_qrels
+from unimoe.data.collection import Collection, Document, assemble, describe_collection, describe_qrels
 from unimoe.formats.qrels import read_qrels
 
 LAYOUT = "corpus.jsonl, queries.jsonl and qrels/<split>.tsv (each may end in .gz)"

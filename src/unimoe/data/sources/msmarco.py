@@ -19,8 +19,7 @@ from pathlib import Path
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.core.trec import text_lines
-from unimoe.data.collection import Collection, Document, assemble
-from unimoe.data.collection_card import describe_collection, describe_qrels
+from unimoe.data.collection import Collection, Document, assemble, describe_collection, describe_qrels
 from unimoe.formats.qrels import read_qrels
 
 SPLIT = "dev"

@@ -16,9 +16,8 @@ from unimoe.data.mteb_names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.datasets import Dataset, LoadedDataset
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts, prompt_on_task
-from unimoe.evaluation.spec import Evaluation, Outcome, Work
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, used_before
 from unimoe.evaluation.system import System
-from unimoe.evaluation.tasks import described, rule_hashes, used_before
 from unimoe.evaluation.tasks.mteb import adapted, embedded, evaluate_task
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.results import Task

@@ -22,9 +22,8 @@ from unimoe.evaluation.datasets import failure_reason
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.mteb.prompts import TaskPrompts, prompt_on_task
-from unimoe.evaluation.spec import Evaluation, Outcome, Work
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described
 from unimoe.evaluation.system import System
-from unimoe.evaluation.tasks import described
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.models.model import as_embedder, as_unimodel

@@ -9,9 +9,8 @@ from typing import Any
 
 from unimoe.data.collection import Collection
 from unimoe.evaluation.datasets import LoadedDataset
-from unimoe.evaluation.spec import Evaluation, Outcome, Work
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, used_before
 from unimoe.evaluation.system import System
-from unimoe.evaluation.tasks import described, rule_hashes, used_before
 from unimoe.metrics.scoring import score_run
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance

@@ -21,9 +21,8 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.evaluation.datasets import Dataset
-from unimoe.evaluation.spec import Evaluation, Outcome, Work
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, used_before
 from unimoe.evaluation.system import System
-from unimoe.evaluation.tasks import described, rule_hashes, used_before
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
 from unimoe.models.device import choose_device, describe_device

@@ -13,20 +13,12 @@ from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, batches, gather
 from unimoe.models.device import AnswerHead, compute_in_float32
 from unimoe.models.embedder import Advance
-from unimoe.models.kinds import CROSS_ENCODER, OPTION, ModelSettings, register_model
+from unimoe.models.folder import ModelFolder, find_folder, loadable, read_folder
+from unimoe.models.identity import module_folders, read_settings, reading
+from unimoe.models.kinds import CROSS_ENCODER
 from unimoe.models.model import Model, model_of_reranker
-from unimoe.models.model_files import (
-    architecture,
-    find_model,
-    label_count,
-    loading,
-    missing_weights,
-    model_identity,
-    module_folders,
-    read_settings,
-    reading,
-    transformer_folder,
-)
+from unimoe.models.model_files import loading, missing_weights
+from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair
 
@@ -56,16 +48,18 @@ def load_cross_encoder(
     """
     from sentence_transformers import CrossEncoder
 
-    refuse_no_cross_encoder(folder)
+    found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
+    refuse_no_cross_encoder(found)
     with loading(f"{folder}: cannot be loaded as a cross-encoder", "save it with save_pretrained()"):
-        model: CrossEncoder = CrossEncoder(
-            str(folder),
-            device=str(device),
-            local_files_only=True,
-            trust_remote_code=trust_remote_code,
-            model_kwargs=None if dtype is None else {"dtype": dtype},
-        )
-        missing = missing_weights(model[0].model, transformer_folder(folder)) if len(model) == 1 else []
+        with loadable(found) as place:
+            model: CrossEncoder = CrossEncoder(
+                str(place),
+                device=str(device),
+                local_files_only=True,
+                trust_remote_code=trust_remote_code,
+                model_kwargs=None if dtype is None else {"dtype": dtype},
+            )
+        missing = missing_weights(model[0].model, found.inner, found) if len(model) == 1 or found.base else []
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a cross-encoder that was trained and saved whole")
     _refuse_labels(folder, model.num_labels)
@@ -76,10 +70,11 @@ def load_cross_encoder(
     return model.requires_grad_(False).eval().to(device)
 
 
-def refuse_no_cross_encoder(folder: Path) -> None:
+def refuse_no_cross_encoder(found: ModelFolder) -> None:
     """Raise a ``DataError`` about a folder whose settings are those of a model with no score or several for a pair."""
-    inner, *others = module_folders(folder)
-    name, heads = architecture(inner), [read_settings(other / "config.json") for other in others]
+    found.refuse_no_config()
+    folder, name = found.root, found.architecture
+    heads = [read_settings(other / "config.json") for other in module_folders(folder)[1:]]
     # A Dense module behind the transformer may give the scores.
     labels = next(
         (int(head.get("out_features", 0)) for head in heads if head.get("module_output_name") == "scores"), None
@@ -90,7 +85,7 @@ def refuse_no_cross_encoder(folder: Path) -> None:
             "cross-encoder, or train one on it with `unimoe train-cross-encoder`"
         )
     if labels is None and name.endswith("ForSequenceClassification"):
-        labels = label_count(inner)
+        labels = found.labels
     if labels is not None:
         _refuse_labels(folder, labels)
 
@@ -169,17 +164,19 @@ def cross_encoder_model(name: str, settings: ModelSettings) -> Model:
     settings.refuse_layers(CROSS_ENCODER)
     config, batch_size = settings.experiment.model, settings.experiment.evaluation.batch_size or _BATCH_SIZE
     trusted = config.trust_remote_code
-    root, commit = find_model(OPTION, name, config.revision, trust_remote_code=trusted)
-    refuse_no_cross_encoder(root)
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
+    refuse_no_cross_encoder(folder)
 
     def load() -> CrossEncoderReranker:
-        loaded = load_cross_encoder(root, settings.device, settings.dtype, config.max_length, trust_remote_code=trusted)
+        loaded = load_cross_encoder(
+            folder.root, settings.device, settings.dtype, config.max_length, trust_remote_code=trusted
+        )
         return CrossEncoderReranker(loaded, batch_size)
 
     return model_of_reranker(
         load,
-        identity=model_identity(CROSS_ENCODER, name, root, commit),
-        prompt=reading("cross_encoder", root, config.max_length),
+        identity=f"{CROSS_ENCODER}:{folder.identity}",
+        prompt=reading("cross_encoder", folder.root, config.max_length),
         dtype=settings.dtype_name,
     )
 

@@ -12,9 +12,12 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
 from unimoe.models.device import AnswerHead
-from unimoe.models.kinds import MONO_T5, OPTION, ModelSettings, register_model
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import reading
+from unimoe.models.kinds import MONO_T5
 from unimoe.models.model import Model, model_of_pairs
-from unimoe.models.model_files import architecture, find_model, load_pretrained, loading, model_identity, reading
+from unimoe.models.model_files import load_pretrained, loading
+from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import yes_no_ids
 from unimoe.models.prompts.tokenizers import tokenize
@@ -23,11 +26,12 @@ ANSWERS = ("true", "false")
 """What says relevant and not relevant, where the prompt names no answers."""
 
 
-def refuse_no_t5(folder: Path) -> None:
+def refuse_no_t5(folder: ModelFolder) -> None:
     """Raise a ``DataError`` about a folder whose settings are not those of an encoder and decoder that answers."""
-    name = architecture(folder)
-    if not name.endswith("ForConditionalGeneration"):
-        raise DataError(f"{folder}: a {name or 'model of no known architecture'}, no T5 that answers; give a monoT5")
+    folder.refuse_no_config()
+    if not (name := folder.architecture).endswith("ForConditionalGeneration"):
+        what = name or "model of no known architecture"
+        raise DataError(f"{folder.root}: a {what}, no T5 that answers; give a monoT5")
 
 
 def load_mono_t5(
@@ -42,7 +46,10 @@ def load_mono_t5(
 
     remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
     with loading(f"{folder}: cannot be loaded as a monoT5", remedy):
-        tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, folder, dtype)
+        found = read_folder("model.base", str(folder), folder)
+        tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, found, dtype)
+    if found.base:
+        model = model.get_base_model()  # whose layers hold the adapters now
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
     answers = yes_no_ids(tokenizer, *prompt.answers(*ANSWERS))
@@ -80,12 +87,12 @@ def mono_t5_model(name: str, settings: ModelSettings) -> Model:
     """Return a T5 that says true or false about a pair."""
     settings.refuse_layers(MONO_T5)
     config, prompt = settings.experiment.model, settings.experiment.prompt
-    root, commit = find_model(OPTION, name, config.revision)
-    refuse_no_t5(root)
+    folder = find_folder(OPTION, name, config.revision)
+    refuse_no_t5(folder)
     return model_of_pairs(
-        lambda: load_mono_t5(root, prompt, config.max_length, settings.device, settings.dtype),
-        identity=model_identity(MONO_T5, name, root, commit),
-        prompt=reading(MONO_T5, root, config.max_length, prompt.answers(*ANSWERS)),
+        lambda: load_mono_t5(folder.root, prompt, config.max_length, settings.device, settings.dtype),
+        identity=f"{MONO_T5}:{folder.identity}",
+        prompt=reading(MONO_T5, folder.root, config.max_length, prompt.answers(*ANSWERS)),
         dtype=settings.dtype_name,
     )
 

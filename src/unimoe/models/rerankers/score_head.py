@@ -10,35 +10,17 @@ import torch
 from torch import Tensor
 
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_json
 from unimoe.models.base import refuse_dependent_states
 from unimoe.models.batched import BatchedDecoder
-from unimoe.models.kinds import OPTION, ModelSettings, register_model
+from unimoe.models.folder import ModelFolder, find_folder, read_folder
+from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, reading
+from unimoe.models.kinds import RANK_LLAMA
 from unimoe.models.model import Model, model_of_pairs
-from unimoe.models.model_files import (
-    find_model,
-    load_pretrained,
-    loading,
-    model_identity,
-    read_settings,
-    reading,
-    weights_hash,
-)
+from unimoe.models.model_files import load_pretrained, loading
+from unimoe.models.named import OPTION, ModelSettings, register_model
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import TextPair
-
-KIND = "rankllama"
-_ADAPTER = "adapter_config.json"
-
-
-def score_head_identity(key: str, base: str, root: Path, commit: str | None) -> str:
-    """Return how results know a model: by its weights, and by its base where the folder holds an adapter alone."""
-    own = model_identity(KIND, base, root, commit)
-    if not (root / _ADAPTER).is_file():
-        return own
-    folder, below = _adapted_base(key, root)
-    return f"{own.rpartition('@')[0]}@{hash_json([own, below or weights_hash(folder)])}"
 
 
 def load_score_head(
@@ -50,7 +32,7 @@ def load_score_head(
     state. What pairs share at their beginning is computed once.
     """
     with loading(f"{folder}: cannot be loaded as a decoder with a score head", "save it with save_pretrained()"):
-        tokenizer, model, missing = _load(folder, dtype, key)
+        tokenizer, model, missing = _load(read_folder(key, str(folder), folder), dtype)
     if missing:
         raise DataError(f"{folder}: no weights for {missing[0]}; give a model that was trained and saved with its head")
     if not hasattr(getattr(model, "model", None), "layers") or not hasattr(model, "score"):
@@ -87,45 +69,31 @@ def load_score_head(
     return TokenReranker(model, pairs, scores, decoder.fitting)
 
 
-def _load(folder: Path, dtype: torch.dtype, key: str) -> tuple[Any, Any, list[str]]:
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+def _load(folder: ModelFolder, dtype: torch.dtype) -> tuple[Any, Any, list[str]]:
+    from transformers import AutoModelForSequenceClassification
 
-    if not (folder / _ADAPTER).is_file():
+    if folder.base is None:
         return load_pretrained(AutoModelForSequenceClassification, folder, dtype)
-    from peft import PeftModel
-
-    root, _ = _adapted_base(key, folder)
-    auto: Any = AutoModelForSequenceClassification
-    own = (folder / "tokenizer_config.json").is_file()
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder if own else root)
-    bare = auto.from_pretrained(root, num_labels=1, dtype=dtype, use_safetensors=True)
-    untrained = bare.score.weight.clone()
-    model: Any = PeftModel.from_pretrained(bare, str(folder)).merge_and_unload()
-    return tokenizer, model, ["score.weight"] if torch.equal(model.score.weight, untrained) else []
-
-
-def _adapted_base(key: str, folder: Path) -> tuple[Path, str | None]:
-    settings = read_settings(folder / _ADAPTER)
-    base = settings.get("base_model_name_or_path")
-    if settings.get("task_type") != "SEQ_CLS" or not base:
+    place = folder.inner / ADAPTER_SETTINGS
+    if (task := read_settings(place).get("task_type")) != "SEQ_CLS":
         raise DataError(
-            f"{folder / _ADAPTER}: no adapter of a score head (its task_type is {settings.get('task_type')!r}); give "
-            "one of task_type SEQ_CLS that names its base model"
+            f"{place}: no adapter of a score head (its task_type is {task!r}); give one of task_type SEQ_CLS"
         )
-    return find_model(f"{key} {folder}: its base model", str(base), settings.get("revision"))
+    tokenizer, model, missing = load_pretrained(AutoModelForSequenceClassification, folder, dtype, num_labels=1)
+    return tokenizer, model.merge_and_unload(), missing
 
 
 def score_head_model(name: str, settings: ModelSettings) -> Model:
     """Return a decoder with a head of one output on its last token, or an adapter of one."""
-    settings.refuse_layers(KIND)
+    settings.refuse_layers(RANK_LLAMA)
     config = settings.experiment.model
-    root, commit = find_model(OPTION, name, config.revision)
+    folder = find_folder(OPTION, name, config.revision)
     return model_of_pairs(
-        lambda: load_score_head(root, config.max_length, settings.device, settings.dtype, OPTION),
-        identity=score_head_identity(OPTION, name, root, commit),
-        prompt=reading(KIND, root, config.max_length),
+        lambda: load_score_head(folder.root, config.max_length, settings.device, settings.dtype, OPTION),
+        identity=f"{RANK_LLAMA}:{folder.identity}",
+        prompt=reading(RANK_LLAMA, folder.root, config.max_length),
         dtype=settings.dtype_name,
     )
 
 
-register_model(KIND, score_head_model)
+register_model(RANK_LLAMA, score_head_model)

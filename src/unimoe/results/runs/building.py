@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from unimoe.checks import Check, lines, settled
+from unimoe.checks.rankings import ties_of_systems
 from unimoe.checks.runs import all_zero, incomplete, repeated, shallow, unlike_depths, why_hidden
-from unimoe.checks.ties import ties_of_systems
 from unimoe.core.errors import UsageError, some_ids
 from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric

@@ -15,9 +15,18 @@ from typing import Any
 
 from unimoe.checks import Check, settled
 from unimoe.checks.ids import document_ids, query_ids
-from unimoe.checks.judged import USUAL_CUTOFF, Unjudged, judged_only, unjudged_of
+from unimoe.checks.rankings import (
+    SAID_FROM,
+    USUAL_CUTOFF,
+    ByQuery,
+    Ties,
+    Unjudged,
+    judged_only,
+    tie_checks,
+    ties_of,
+    unjudged_of,
+)
 from unimoe.checks.runs import RunFacts, alone, swapped
-from unimoe.checks.ties import SAID_FROM, ByQuery, Ties, tie_checks, ties_of
 from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.io import HASH_LENGTH
 from unimoe.core.trec import Grades, Run, Subtopics, is_unordered, plain_subtopics
@@ -128,7 +137,7 @@ def score_run(
         metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores hold each once,
             by its canonical name.
         relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none; by default
-            what a qrels file states (see ``unimoe.data.collection_card``), else 1.
+            what a qrels file states (see ``unimoe.data.collection``), else 1.
         depth: score only this many documents of each query, its first ones.
         allow: ``ranks``: scores that contradict the ranks beside them, which are refused otherwise.
         subtopics: ``{query: {document: {subtopic: grade}}}``, for alpha-nDCG and its kin; by default those of a qrels

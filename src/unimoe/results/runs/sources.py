@@ -11,7 +11,7 @@ from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Grades, Subtopics
-from unimoe.data.collection_card import describe_qrels
+from unimoe.data.collection import describe_qrels
 from unimoe.data.sources.beir_layout import split_files
 from unimoe.formats.qrels import load_qrels, read_subtopics
 from unimoe.formats.runs import load_run

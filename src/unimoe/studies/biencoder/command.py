@@ -7,8 +7,17 @@ from typing import Annotated
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import Device, Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import (
+    Device,
+    EngineSettings,
+    Override,
+    comma_separated,
+    given_options,
+    opened_engine,
+    quiet_libraries,
+    refuse_torchrun,
+    with_engine,
+)
 from unimoe.studies.common.command import Plan, run_study
 
 SETTINGS = Path("studies/biencoder")

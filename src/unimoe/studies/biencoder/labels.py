@@ -21,16 +21,16 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, atomic_dir, hash_json, hash_parts, read_json, write_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.catalog import load_collection
-from unimoe.data.collection import Collection
-from unimoe.data.collection_card import COLLECTION_FILE, sidecar_path
+from unimoe.data.collection import COLLECTION_FILE, Collection, sidecar_path
 from unimoe.data.languages import ENGLISH
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.system import System, checkpoint_loader, named_system, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.embedder import Advance
-from unimoe.models.kinds import CROSS_ENCODER, OPTION, ModelSettings, default_experiment, is_checkpoint
+from unimoe.models.kinds import CROSS_ENCODER
 from unimoe.models.loader import weights_hash
+from unimoe.models.named import OPTION, ModelSettings, default_experiment, is_checkpoint
 from unimoe.models.reranker import Reranker, ShardStore, rerank_run
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, opened_engine, with_engine
-from unimoe.cli.options import Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import (
+    EngineSettings,
+    Override,
+    comma_separated,
+    given_options,
+    opened_engine,
+    quiet_libraries,
+    refuse_torchrun,
+    with_engine,
+)
 
 if TYPE_CHECKING:
     from unimoe.studies.common.runner import StudyRunner

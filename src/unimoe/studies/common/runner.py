@@ -237,7 +237,8 @@ def done_by_workers(
         part["data"] = family.identity(training)
         part["key"] = hash_json([study, part])
         what = f"train {arm}, seed {config.seed}" + ("" if tested else f", {Path(folder).name}")
-        tasks.append(partial(done_by_worker, cluster, what, recipe, part, family.root, items=max(1, training.steps)))
+        steps = max(1, training.steps)
+        tasks.append(partial(done_by_worker, cluster, what, recipe, part, family.root, object, items=steps))
     if not tasks:
         return
     with Steps(1).step(f"trainings by workers: {len(tasks)}", len(tasks)) as step:

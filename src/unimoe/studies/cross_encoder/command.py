@@ -7,8 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Device, Override, comma_separated, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import (
+    Device,
+    EngineSettings,
+    Override,
+    comma_separated,
+    given_options,
+    quiet_libraries,
+    refuse_torchrun,
+    with_engine,
+)
 from unimoe.studies.common.command import Plan, run_study
 
 DEFAULT_CROSS_ENCODER = Path("cross_encoder/default")

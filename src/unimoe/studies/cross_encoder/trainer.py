@@ -19,17 +19,8 @@ from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, first_few, named_inputs
 from unimoe.core.io import atomic_dir, hash_json
 from unimoe.metrics import score_run
-from unimoe.models.bundled import bundled_encoder_folder
-from unimoe.models.model_files import (
-    architecture,
-    find_model,
-    first_line,
-    folder_named,
-    label_count,
-    silence_transformers,
-    transformer_folder,
-    weights_hash,
-)
+from unimoe.models.folder import find_folder
+from unimoe.models.model_files import first_line, silence_transformers
 from unimoe.models.reranker import rerank_run
 from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker
 from unimoe.results import TrainingBudget, arm_dir
@@ -292,27 +283,22 @@ def _begin_loader() -> None:
 
 
 def find_cross_encoder(config: CrossEncoderModelConfig) -> tuple[Path, str]:
-    """Find a base by name: the folder of the model of transformers and its tokenizer, and ``id@hash`` of the weights.
+    """Find a base by name: the folder of the model of transformers and its tokenizer, and its identity ``id@hash``.
 
-    One with several labels is refused; the hash is the hub's commit where it comes from there.
+    One with several labels is refused, and an adapter.
     """
-    if config.base.startswith("bundled:"):
-        root, name, commit = bundled_encoder_folder(config.base), BUNDLED_ENCODER, None
-    elif (named := folder_named("model.base", config.base)) is not None:
-        root, name, commit = named, named.resolve().name, None
-    else:
-        remedy = f", or set model.base to {BUNDLED_ENCODER}"
-        trust = config.trust_remote_code
-        root, commit = find_model("model.base", config.base, config.revision, trust_remote_code=trust, remedy=remedy)
-        name = config.base
-    folder = transformer_folder(root)
-    labels = label_count(folder) if architecture(folder).endswith("ForSequenceClassification") else None
+    remedy, trust = f", or set model.base to {BUNDLED_ENCODER}", config.trust_remote_code
+    found = find_folder("model.base", config.base, config.revision, trust_remote_code=trust, remedy=remedy)
+    found.refuse_no_config()
+    if found.base:
+        raise DataError(f"model.base {config.base!r} is an adapter; merge it into its base, and save the whole model")
+    labels = found.labels if found.architecture.endswith("ForSequenceClassification") else None
     if labels not in (None, 1):
         raise DataError(
             f"model.base {config.base!r} has {labels} labels, a ranking loss needs one score per pair; "
             "take the encoder it was made from"
         )
-    return folder, f"{name}@{commit or weights_hash(folder)}"
+    return found.inner, found.identity
 
 
 def new_cross_encoder(config: CrossEncoderModelConfig, folder: Path, seed: int, device: torch.device) -> CrossEncoder:

@@ -10,15 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, with_engine
 from unimoe.cli.options import (
     Config,
     Device,
+    EngineSettings,
     Override,
     comma_separated,
     given_options,
     quiet_libraries,
     refuse_torchrun,
+    with_engine,
 )
 from unimoe.studies.common.command import Plan, run_study
 

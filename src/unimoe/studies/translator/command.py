@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.engine import EngineSettings, with_engine
-from unimoe.cli.options import Config, Device, Override, comma_separated, given_options
+from unimoe.cli.options import Config, Device, EngineSettings, Override, comma_separated, given_options, with_engine
 from unimoe.core.errors import UsageError
 from unimoe.studies.common.command import Plan, run_study
 

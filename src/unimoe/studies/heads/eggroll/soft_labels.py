@@ -106,7 +106,7 @@ def _by_pairs(voter: str, train: PoolSet, collection: Collection, config: TrainC
     other.
     """
     from unimoe.evaluation.system import named_system
-    from unimoe.models.kinds import ModelSettings, default_experiment
+    from unimoe.models.named import ModelSettings, default_experiment
     from unimoe.models.pair_model import PairModelReranker
     from unimoe.models.reranker import Reranker, rerank_run
 

@@ -1,7 +1,8 @@
-"""What equal scores leave open: the lowest and the highest value of a measure under any order of documents that tie.
+"""What a ranking leaves open: the order of equal scores, documents that nobody judged, ranks that contradict scores.
 
 Rankings break ties by document id (trec_eval). A model that gives one score to many documents has as many values as
-there are orders of them, and one of these is reported.
+there are orders of them, and one of these is reported: ``Ties`` has the lowest and the highest. Unjudged documents
+count as not relevant, and most are in the systems that the pool did not know.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import fmean
+
+import numpy as np
 
 from unimoe.checks import Check
 from unimoe.core.grouping import gathered
@@ -105,3 +108,83 @@ def _ordered(scores: Mapping[str, float], grades: Mapping[str, float], sign: int
         reverse=True,
     )
     return {key: float(len(by_score) - rank) for rank, (_, _, key) in enumerate(by_score)}
+
+
+USUAL_CUTOFF = 10  # of the share where a measure has none
+APART = 0.02  # difference of two shares from which the comparison is shown on judged documents alone
+
+
+@dataclass(frozen=True)
+class Unjudged:
+    """The mean share of unjudged documents among the first of each query, 0 to 1.
+
+    Attributes:
+        cutoff: how many are the first.
+        negatives: whether any judgment says that a document is not relevant. Where none does, as in most of BEIR, the
+            judged documents are the relevant ones, and nothing can be said on them alone.
+    """
+
+    share: float
+    cutoff: int
+    negatives: bool
+
+    def check(self, where: str) -> Check:
+        """Return it as a note on a run."""
+        said = f"{where}: {100 * self.share:.1f} % of the first {self.cutoff} documents of a query are not judged"
+        return Check("unjudged", "note", said, asdict(self))
+
+
+def unjudged(checks: Iterable[Check]) -> list[Unjudged]:
+    """Return what ``Unjudged.check`` made notes of, such as that of one run."""
+    return [Unjudged(**check.data) for check in checks if check.name == "unjudged"]
+
+
+def unjudged_of(qrels: Grades, order: Mapping[str, Sequence[str]], cutoff: int) -> Unjudged:
+    """Return the unjudged documents of a run, 1 - ``Judged@k`` of ir_measures; queries without documents have none.
+
+    ``order`` holds the documents of each judged query, best first.
+    """
+    firsts = [(grades, first) for query, grades in qrels.items() if (first := order[query][:cutoff])]
+    shares = [sum(key not in grades for key in first) / len(first) for grades, first in firsts]
+    negatives = any(grade <= 0 for grades in qrels.values() for grade in grades.values())
+    return Unjudged(fmean(shares) if shares else 0.0, cutoff, negatives)
+
+
+def judged_only(qrels: Grades, run: Run) -> Run:
+    """Return a run without its unjudged documents (trec_eval -J)."""
+    return {
+        query: {key: scores[key] for key in grades if key in scores}
+        for query, grades in qrels.items()
+        for scores in [run.get(query, {})]
+    }
+
+
+CONTRADICTED = 0.9  # share of queries from which on scores that rise with ranks are refused
+
+
+def check_ranks(run: Run, ranks: Mapping[str, Sequence[float]], name: str) -> tuple[Check, ...]:
+    """Count the queries in which more scores rise from a rank to the next than fall.
+
+    ``ranks`` are those of the documents in the order of a file, by query; those of absent queries count the documents.
+    It is a refusal where nearly all queries are so, of those whose ranks and scores both differ, else a note.
+    """
+    ordered = contradicting = 0
+    for query, scores in run.items():
+        values = np.fromiter(scores.values(), np.float32, len(scores))
+        apart = np.ones(len(scores) - 1, dtype=bool)
+        if query in ranks:
+            places = np.array(ranks[query])
+            order = np.argsort(places, kind="stable")
+            values, apart = values[order], places[order][1:] > places[order][:-1]
+        rises = np.count_nonzero(apart & (values[1:] > values[:-1]))
+        falls = np.count_nonzero(apart & (values[1:] < values[:-1]))
+        ordered += bool(rises or falls)
+        contradicting += bool(rises > falls)
+    if not contradicting:
+        return ()
+    line = f"{name}: scores rise from rank to rank in {contradicting:,} of {ordered:,} queries"
+    data = {"contradicting": contradicting, "queries": ordered}
+    if contradicting < CONTRADICTED * ordered:
+        return (Check("ranks", "note", f"{line}; scores count, not ranks", data),)
+    remedy = "negate the scores, or write scores that fall with rank"
+    return (Check("ranks", "refusal", f"{line}, as where distances are written as scores", data, remedy),)
