@@ -20,8 +20,8 @@ from support.hub import Hub
 from support.mteb_tasks import by_mteb, loaded
 from support.tiny_models import load, save_sentence_transformer, save_tiny_encoder
 
-from unimoe.evaluation.tasks.mteb import evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
+from unimoe.evaluation.tasks.mteb import evaluate_task
 from unimoe.models.encoder import SentenceEncoder
 
 pytestmark = [
