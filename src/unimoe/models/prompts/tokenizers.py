@@ -22,7 +22,7 @@ YES_NO: tuple[Answer, ...] = ("yes", "no")
 """The answers of a prompt that names none."""
 
 
-Parts = tuple[str, ...]
+PromptParts = tuple[str, ...]
 """A text in parts, each of which is tokenized apart."""
 
 
@@ -39,14 +39,14 @@ class Template(Protocol):
 
     def __init__(self, prompt: PromptConfig) -> None: ...
 
-    def conversation(self, tokenizer: Any) -> tuple[str, str | Parts]:
+    def conversation(self, tokenizer: Any) -> tuple[str, str | PromptParts]:
         """Return the text before the body and the text after it.
 
         Raises:
             UsageError: the tokenizer cannot write the conversation.
         """
 
-    def before_document(self, query: str) -> str | Parts:
+    def before_document(self, query: str) -> str | PromptParts:
         """Return the body up to the document, where the query comes first; the last part goes on with the document."""
 
     def around_document(self) -> tuple[str, str]:
@@ -159,7 +159,7 @@ def _each_once(follow: Following, texts: Sequence[str], before: str) -> dict[str
     return dict(zip(unique, follow([before + text for text in unique]), strict=True))
 
 
-def _of_parts(tokenizer: Any, texts: Sequence[Parts]) -> list[list[int]]:
+def _of_parts(tokenizer: Any, texts: Sequence[PromptParts]) -> list[list[int]]:
     """Return the token ids of texts in parts: those of each part, as if it was alone."""
     parts = iter(tokenize(tokenizer, list(chain.from_iterable(texts))))
     return [list(chain.from_iterable(islice(parts, len(text)))) for text in texts]
