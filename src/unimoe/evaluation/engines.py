@@ -369,7 +369,9 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
         outcome = evaluate_task(MTEBEncoderWrapper(model().embedder(), prompts=prompts, **part["adapted"]), task)
-        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _TaskReply.model_fields}))
+        found: dict[str, Any] = json.loads(
+            json.dumps({name: getattr(outcome, name) for name in _TaskReply.model_fields})
+        )
         return found
 
     return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}

@@ -124,7 +124,7 @@ def stated_folder(name: str, config: ModelConfig) -> ModelFolder:
     trust = config.trust_remote_code
     folder = find_folder(OPTION, rest, config.revision, trust_remote_code=trust, weights=False)
     if not given and not folder.kind:
-        raise UsageError(f"{OPTION} {name}: {folder.because}")
+        raise DataError(f"{OPTION} {name}: {folder.because}")
     return folder
 
 
