@@ -20,8 +20,8 @@ from support.hub import Hub
 from support.mteb_tasks import by_mteb, loaded
 from support.tiny_models import load, save_sentence_transformer, save_tiny_encoder
 
-from unimoe.evaluation.embedding_eval import evaluate_task
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
+from unimoe.evaluation.tasks.mteb import evaluate_task
 from unimoe.models.encoder import SentenceEncoder
 
 pytestmark = [
@@ -106,7 +106,10 @@ NAMES = [
     "GritLM/GritLM-7B",
     "NovaSearch/stella_en_400M_v5",
 ]
-READ = [*mteb_tasks.INVENTED, *(KINDS_BY_TYPE[kind] for kind in ("Classification", "PairClassification", "Clustering"))]
+READ: list[type[Any]] = [
+    *mteb_tasks.INVENTED,
+    *(KINDS_BY_TYPE[kind] for kind in ("Classification", "PairClassification", "Clustering")),
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -74,8 +74,8 @@ def test_a_hub_id_is_read_with_the_registrys_prompts_by_both_commands(places: di
 
 def test_a_decoder_embeds_with_the_pooling_that_is_stated(places: dict[str, str], tmp_path: Path) -> None:
     folder = save_tiny_decoder(tmp_path / "decoder")
-    command = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
-    command = (*command, "--output-dir", str(tmp_path / "out"))
+    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
+    command = (*named, "--output-dir", str(tmp_path / "out"))
     refused = scripts.call_unimoe(*command, **places)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
     assert "a Qwen3Model is a decoder" in refused.stderr
