@@ -183,7 +183,6 @@ class TestPython:
         ("cross-encoder:toy", 3, ["toy: no config.json; give the folder of a model"]),
         ("cross-encoder:damaged", 3, ["toy, query 'q", "its score is not finite; the weights are damaged"]),
         ("ce", 2, ["a BertForSequenceClassification, no causal language model", "write --model cross-encoder:ce"]),
-        ("adapter", 2, ["adapter: an adapter alone", "write --model rankllama:adapter if it has a score head"]),
         ("t5", 2, ["a T5ForConditionalGeneration, no causal language model", "write --model monot5:t5"]),
         ("encoder", 2, ["a BertModel, no causal language model", "write --model encoder:encoder"]),
         ("monot5:ce", 3, ["ce: a BertForSequenceClassification, no T5 that answers"]),
@@ -217,7 +216,7 @@ def test_another_model_or_tokenizer_of_the_same_name_is_refused(data: Path, tmp_
     path = shutil.copytree(data / "ce", tmp_path / "changed" / "ce") / "tokenizer_config.json"
     scripts.write_plain(path, scripts.read_plain(path) | {"model_max_length": 20})
     done = evaluate_model(data, f"cross-encoder:{path.parent}", tmp_path)
-    scripts.assert_refused(done, 3, "holds another evaluation (prompt", silent=False)
+    scripts.assert_refused(done, 3, "holds another evaluation (base_model", silent=False)
 
 
 ZERO_SHOT = "--zero-shot --config tiny.yaml --dataset toy --task reranking"

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.experiments import tiny_experiment_dict, write_tiny_experiment
+from support.experiments import tiny_experiment_dict
 from support.scripts import Done, assert_refused, call_script, call_unimoe, read_plain, successful, write_plain
-from support.studies import cross_encoder_config, encoder_study, loss_study, topics_folder, toy_keys
+from support.studies import arms_study, cross_encoder_config, encoder_study, loss_study, topics_folder, toy_keys
 from support.tiny_models import save_tiny_encoder
 
 from unimoe.analysis.gates.definitions import load_gates
@@ -128,27 +128,6 @@ def test_the_script_runs_the_shipped_study(tmp_path: Path) -> None:
     done = successful(call_script("tune_biencoder.py", *given))
     assert "all-layers-hard" in done.stdout
     assert "biencoder beats encoder" in " ".join(done.stdout.split())
-
-
-def arms_study(folder: Path, **changes: Any) -> Path:
-    raw: dict[str, Any] = {
-        "name": "mine",
-        "family": "arms",
-        "config": str(write_tiny_experiment(folder)),
-        "output_dir": str(folder / "study"),
-        "arms": {
-            "emb_only_r8": {"set": {"arm.task": "emb_only", "arm.learning_rate": 1e-2}, "grid": {}},
-            "joint_r8": {"set": {"arm": {"task": "joint", "ranking_weight": 0.5}}},
-        },
-        "grid": {"arm.learning_rate": [1e-4, 1e-2]},
-        "seeds": 2,
-        "baselines": ["zero_shot"],
-        "gates": {
-            "kill": {"kind": "interference", "task": "embedding", "specialist": "emb_only_r8", "joint": "joint_r8"}
-        },
-    }
-    write_plain(folder / "study.yaml", raw | changes)
-    return folder / "study.yaml"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,13 @@ def test_a_checkpoint_runs_no_code_of_its_base_unless_this_user_says_so(trusting
             silent=False,  # BM25 is evaluated first
         )
     assert_refused(evaluated("--model", checkpoint, *out), 3, "model.trust_remote_code=true", silent=False)
-    searching = ("retrieve", "--checkpoint", emb_only(checkpoint, tmp_path / "embeds"), "--device", "cpu")
+    searching: tuple[str | Path, ...] = (
+        "retrieve",
+        "--checkpoint",
+        emb_only(checkpoint, tmp_path / "embeds"),
+        "--device",
+        "cpu",
+    )
     searching += (
         "--output-dir",
         tmp_path / "found",
@@ -186,7 +192,7 @@ def test_a_checkpoint_chooses_neither_folder_nor_server_nor_other_models(trustin
 
 def test_no_section_of_a_config_that_travels_grants_trust() -> None:
     trusted = {"base": "x", "trust_remote_code": True}
-    config = {
+    config: dict[str, Any] = {
         "model": trusted,
         "encoder": trusted,
         "evaluation": {"fusion": {"encoder": trusted}, "sparse": trusted, "systems": {"a": "python:x:y"}},
@@ -206,7 +212,7 @@ def test_a_model_name_in_results_of_others_runs_no_code(trusting: Path, tmp_path
     found = make_result("arm", 0, {"q1": 1.0})
     model = {"base": str(trusting / "own-model"), "trust_remote_code": True}
     (trusting / "ran").unlink(missing_ok=True)
-    evaluation = {"mteb": {"task_instruction": None, "prompts": {}}}
+    evaluation: dict[str, Any] = {"mteb": {"task_instruction": None, "prompts": {}}}
     facts, notes = _facts(found.model_copy(update={"config": {"model": model, "evaluation": evaluation}}))
     assert "trust_remote_code=true" in notes[0]
     assert "n_parameters" not in facts

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from support.experiments import write_tiny_experiment
 from support.tiny_models import save_tiny_encoder
 from torch import Tensor
 
@@ -189,6 +190,28 @@ def loss_study(folder: Path, **changes: Any) -> Path:
     file = folder / "study.yaml"
     file.write_text(json.dumps(raw | changes), encoding="utf-8")
     return file
+
+
+def arms_study(folder: Path, **changes: Any) -> Path:
+    """Write a study of two arms of an experiment at two rates."""
+    raw: dict[str, Any] = {
+        "name": "mine",
+        "family": "arms",
+        "config": str(write_tiny_experiment(folder)),
+        "output_dir": str(folder / "study"),
+        "arms": {
+            "emb_only_r8": {"set": {"arm.task": "emb_only", "arm.learning_rate": 1e-2}, "grid": {}},
+            "joint_r8": {"set": {"arm": {"task": "joint", "ranking_weight": 0.5}}},
+        },
+        "grid": {"arm.learning_rate": [1e-4, 1e-2]},
+        "seeds": 2,
+        "baselines": ["zero_shot"],
+        "gates": {
+            "kill": {"kind": "interference", "task": "embedding", "specialist": "emb_only_r8", "joint": "joint_r8"}
+        },
+    }
+    (folder / "study.yaml").write_text(json.dumps(raw | changes), encoding="utf-8")
+    return folder / "study.yaml"
 
 
 def encoder_study(folder: Path, base: dict[str, Any], variants: dict[str, Any]) -> Path:

@@ -38,7 +38,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     from unimoe.core.io import cache_dir
     from unimoe.data.catalog import available
     from unimoe.data.published import APIDOCS, BEIR_NAMES
-    from unimoe.experiment.estimate import planned
+    from unimoe.experiment.plan import planned
     from unimoe.models.device import choose_dtype, describe_device, probe_speed
     from unimoe.results import git_state, package_versions
 

@@ -34,7 +34,7 @@ def run_experiment(
     override: Override = None,
     output_dir: OutputDir = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Print time and work; run only a probe of some seconds.")
+        bool, typer.Option("--plan", help="Print how long it will take; run only a probe of some seconds.")
     ] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Few steps, one seed, unfit for decisions.")] = False,
     open_report: Annotated[bool, typer.Option("--open", help="Open the report in the browser at the end.")] = False,
@@ -63,7 +63,7 @@ def run_experiment(
     target = chosen_device(where.here)
     if plan:
         where.refuse_unused()
-        from unimoe.experiment.estimate import planned
+        from unimoe.experiment.plan import planned
 
         for line in planned(experiment, target, started):
             stdout.print(line, soft_wrap=True)

@@ -105,7 +105,7 @@ class Engine:
             "prompts": prompts.model_dump(mode="json"),
             "adapted": adapted,
         }
-        (found,) = embedder.workers.compute("mteb", [part], lambda reply, _: _Found.model_validate(reply))
+        (found,) = embedder.workers.compute("mteb", [part], lambda reply, _: _TaskReply.model_validate(reply))
         return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **dict(found))
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
@@ -262,7 +262,7 @@ def _numbers(reply: Any, rows: int, dimensions: int) -> NDArray[Any]:
     return found
 
 
-class _Found(Strict):
+class _TaskReply(Strict):
     """The reply of the job ``mteb``."""
 
     task_type: str | None
@@ -369,7 +369,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
         outcome = evaluate_task(MTEBEncoderWrapper(model().embedder(), prompts=prompts, **part["adapted"]), task)
-        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _Found.model_fields}))
+        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _TaskReply.model_fields}))
         return found
 
     return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}

@@ -6,17 +6,17 @@ come from the statistics that MTEB publishes with them, and texts of these lengt
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from unimoe.core.console import in_hours, stdout
 from unimoe.core.errors import UsageError
+from unimoe.core.planning import Job, spread
 from unimoe.core.trec import Run
 from unimoe.data.collection import Document
 from unimoe.data.mteb_names import TaskSize, task_size
@@ -27,9 +27,10 @@ from unimoe.evaluation.system import System
 from unimoe.evaluation.tasks.embed import card_of, result_dataset
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Embedder
+from unimoe.models.matcher import Matcher
 from unimoe.models.model import Model
 from unimoe.models.pair_model import PairModelReranker
-from unimoe.models.reranker import Cut, Pair, candidate_pairs, cut_pairs, pair_texts, prepare, truncation_note
+from unimoe.models.reranker import Reranker, TextPair, candidate_pairs, cut_pairs, pair_texts, truncation_note
 from unimoe.models.served.client import RequestEstimate
 from unimoe.models.tree_attention import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
@@ -39,13 +40,9 @@ from unimoe.retrieval.embeddings import is_kept
 if TYPE_CHECKING:
     from mteb import AbsTask
 
-T = TypeVar("T")
-
 _PLACES, _PLACE_CHARACTERS = 4, 2**16
 """Pairs are sampled in whole prefix groups at this many places of a dataset, with this much text at each."""
 
-_TEXTS, _PART = 256, 16  # texts of a sample, texts or pairs of a timed part
-_SECONDS = 2.0  # of a probe, after its warm-up
 _LINE_BYTES = 40  # of a run's line besides its ids; a shard's entry is shorter
 _QUERY_BYTES = 600  # of a query's scores and drill-down
 
@@ -101,28 +98,24 @@ class PlannedWork:
 
 
 def _on_collection(system: System, model: Model, task: Task, data: LoadedDataset) -> PlannedWork:
-    collection, parts, queries = data.collection, list[Any](), len(data.collection.queries)
+    queries, asked = data.collection.queries, data.pooled.queries
     if task == "reranking":
-        collection, candidates = data.to_read
-        pairs = list(candidate_pairs(collection, candidates))
-        items = len(pairs)
+        pairs, reranker = list(candidate_pairs(*data.to_read)), model.reranker()
         # The run, and the shards until it is written.
         disk = 2 * sum(len(query) + len(document) + _LINE_BYTES for query, document in pairs)
-        reranker = model.reranker()
-        asked = reranker.asked(collection, candidates)
-        if asked is None:
-            groups = (pair_texts(collection, group) for group in _groups(data, reranker.cut_by))
-            parts = [part for group in groups for part in batches(group, _PART)]
+        request = reranker.asked(*data.to_read)
+        job = None if request else rerank_job(reranker, sampled_pairs(data, reranker), len(pairs))
+        items = len(pairs)
     else:
-        texts, read, embedder = [*data.pooled.queries.values()], data.read.corpus, model.embedder()
+        texts, read, embedder = [*asked.values()], data.read.corpus, model.embedder()
         if not _holds_vectors(system, embedder, data.pooled.name, read):
             texts = [*(document.full_text for document in read.values()), *texts]
-        items, disk = len(texts), len(data.pooled.queries) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES
-        asked = embedder.asked(len(texts), sum(map(len, texts)))
-        if asked is None:
-            parts = [*batches(spread(texts, _TEXTS), _PART)]
+        items, disk = len(texts), len(asked) * min(1000, len(data.pooled.corpus)) * _LINE_BYTES
+        request = embedder.asked(len(texts), sum(map(len, texts)))
+        job = None if request else embed_job(embedder, texts, len(texts))
     name = result_dataset(task, data.dataset)
-    return _timed(model, PlannedWork(task, name, queries, items, disk + queries * _QUERY_BYTES, asked), parts)
+    work = PlannedWork(task, name, len(queries), items, disk + len(queries) * _QUERY_BYTES, request)
+    return _timed(model, work, job)
 
 
 def _holds_vectors(system: System, embedder: Embedder, collection: str, read: Mapping[str, Document]) -> bool:
@@ -138,36 +131,56 @@ def _on_mteb_task(model: Model, task: Task, mteb_task: AbsTask, size: TaskSize) 
     items = size.pairs if task == "reranking" else size.queries + size.documents
     work = PlannedWork(task, mteb_task.metadata.name, size.queries, items, items * _LINE_BYTES)
     characters = size.query_characters + size.document_characters
-    asked = model.embedder().asked(items, characters) if task == "embedding" else model.reranker().asked_task(size)
-    if asked:
-        return replace(work, asked=asked)
+    request = model.embedder().asked(items, characters) if task == "embedding" else model.reranker().asked_task(size)
+    if request:
+        return replace(work, asked=request)
     words = (mteb_task.metadata.description or mteb_task.metadata.name).split()
     if task == "embedding":
-        return _timed(model, work, [*batches(_made_up(words, characters, items), _PART)])
+        return _timed(model, work, embed_job(model.embedder(), _made_up(words, characters, items), items))
     queries = _made_up(words, size.query_characters, size.queries)
     documents = _made_up(words, size.document_characters, size.documents)
     together = max(1, size.pairs // max(1, size.queries))  # candidates of one query, which prompts share
     pairs = [(queries[row // together], document) for row, document in enumerate(documents)]
-    return _timed(model, work, [*batches(pairs, _PART)])
+    return _timed(model, work, rerank_job(model.reranker(), [pairs], items))
 
 
-def _timed(model: Model, work: PlannedWork, parts: Sequence[Sequence[Any]]) -> PlannedWork:
-    """Add the tokens and seconds of some work, of which parts of pairs or of texts are a sample."""
-    if not parts:
+def rerank_job(reranker: Reranker, groups: Iterable[Sequence[TextPair]], pairs: int) -> Job[Sequence[Any]]:
+    """Return the reranking of so many pairs, of which groups of texts are a sample."""
+    parts = (part for group in groups for part in batches(group, _part_on(reranker.place)))
+    return Job("rerank", pairs, [reranker.prepare(part) for part in parts], reranker.score)
+
+
+def embed_job(encoder: Embedder | Matcher, texts: Sequence[str], size: int) -> Job[Sequence[str]]:
+    """Return the embedding of so many texts; some of them are a sample."""
+    part = _part_on(encoder.device)
+    return Job("embed", size, [*batches(spread(texts, 16 * part), part)], encoder.encode)
+
+
+def _part_on(place: object) -> int:
+    """Return the texts or pairs of a timed part."""
+    return 128 if str(place).startswith(("cuda", "mps")) else 16
+
+
+def sampled_pairs(data: LoadedDataset, reranker: Reranker) -> Iterator[list[TextPair]]:
+    """Yield whole prefix groups from several places of a dataset; those of a function have one query."""
+    order, size = reranker.cut_by if reranker.cut_by[0] != "length" else ("query_first", 0)
+    groups = spread(cut_pairs(*data.to_read, (order, min(size, _PLACE_CHARACTERS))), _PLACES)
+    return (pair_texts(data.to_read[0], group) for group in groups)
+
+
+def _timed(model: Model, work: PlannedWork, job: Job[Any] | None) -> PlannedWork:
+    """Add the tokens and seconds of some work."""
+    if job is None or not job.units:
         return work
-    if work.task != "reranking":
-        embedder = model.embedder()
-        if isinstance(embedder, UnimodelForExp1):
-            whole = list(chain.from_iterable(parts))
-            tokens = sum(map(len, embedder.text_ids(whole, "document")))
-            work = replace(work, tokens=round(tokens * work.items / len(whole)))
-        return replace(work, seconds=work.items * seconds_each(embedder.encode, parts))
-    reranker = model.reranker()
-    ready = [reranker.prepare(part) for part in parts]
-    if isinstance(reranker, PairModelReranker):
-        ids: list[Any] = list(chain.from_iterable(ready))
-        work = replace(work, tokens=round(tree_tokens(ids) * work.items / len(ids)))
-    return replace(work, seconds=work.items * seconds_each(reranker.score, ready))
+    sample: list[Any] = [*chain.from_iterable(job.units)]
+    tokens: int | None = None
+    if work.task == "reranking":
+        tokens = tree_tokens(sample) if isinstance(model.reranker(), PairModelReranker) else None
+    elif isinstance(embedder := model.embedder(), UnimodelForExp1):
+        tokens = sum(map(len, embedder.text_ids(sample, "document")))
+    if tokens is not None:
+        work = replace(work, tokens=round(tokens * work.items / len(sample)))
+    return replace(work, seconds=work.items * job.seconds_each())
 
 
 def plan_evaluation(
@@ -219,8 +232,7 @@ def print_plan(
             documents, stage = data.texts[data.asked :], data.dataset.settings.first_stage
             encoder = encoders[stage] = encoders[stage] if stage in encoders else data.search.load()
             width = encoder.dimension or 0 if isinstance(encoder, Embedder) else 0  # a matcher keeps no vectors
-            parts = [*batches(spread(documents or data.texts, _TEXTS), _PART)]
-            seconds = len(data.texts) * seconds_each(encoder.encode, parts)
+            seconds = len(data.texts) * embed_job(encoder, documents or data.texts, len(data.texts)).seconds_each()
             kept = 4 * len(documents) * width
             add(fusion, PlannedWork(stage, data.dataset.name, data.asked, len(data.texts), kept, seconds=seconds))
         for task in tasks:
@@ -253,42 +265,8 @@ def print_plan(
             )
 
 
-def prompt_sample(data: LoadedDataset, model: UnimodelForExp1) -> list[list[int]]:
-    """Return the token ids of whole prefix groups from several places of a dataset."""
-    pairs = list(chain.from_iterable(_groups(data, (model.pair_ids.order, _PLACE_CHARACTERS))))
-    return list(map(list, prepare(PairModelReranker(model), data.to_read[0], pairs))) if pairs else []
-
-
-def _groups(data: LoadedDataset, cut_by: Cut) -> Sequence[list[Pair]]:
-    """Return whole prefix groups from several places of a dataset; those of a function have one query."""
-    order, size = cut_by if cut_by[0] != "length" else ("query_first", 0)
-    return spread(cut_pairs(*data.to_read, (order, min(size, _PLACE_CHARACTERS))), _PLACES)
-
-
-def seconds_each(run: Callable[[Sequence[T]], object], parts: Sequence[Sequence[T]]) -> float:
-    """Return the seconds that a function takes for an item, by as many parts as the time allows.
-
-    The last part is the warm-up. None is done twice, as what the model keeps would make it quicker.
-    """
-    *timed, last = parts
-    if timed:
-        run(last)
-    done, start = 0, time.perf_counter()
-    for part in timed or [last]:
-        run(part)
-        done += len(part)
-        if time.perf_counter() - start > _SECONDS:
-            break
-    return (time.perf_counter() - start) / done
-
-
-def spread(items: Sequence[T], count: int) -> Sequence[T]:
-    """Return about ``count`` items, from the whole of a list."""
-    return items[:: max(1, len(items) // count)]
-
-
 def _made_up(words: Sequence[str], characters: int, texts: int) -> list[str]:
     """Make texts of the mean length of so many, no two of which begin alike."""
     mean = characters // max(1, texts)
-    made = (" ".join([str(row), *words[row % len(words) :], *words]) for row in range(_TEXTS // 4))
+    made = (" ".join([str(row), *words[row % len(words) :], *words]) for row in range(64))
     return [(text * (1 + mean // len(text)))[: max(1, mean)] for text in made]

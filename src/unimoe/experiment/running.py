@@ -6,10 +6,13 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from unimoe.analysis.analysis import Analysis
 from unimoe.analysis.report import write_report
@@ -18,8 +21,8 @@ from unimoe.config.files import load_experiment
 from unimoe.core.console import stderr
 from unimoe.core.io import sole_use
 from unimoe.evaluation.engines import Engine
-from unimoe.experiment.estimate import counted_products, estimate, in_words
 from unimoe.experiment.job import ANALYZE, ExperimentRun, RunRecord
+from unimoe.experiment.plan import plan_run
 from unimoe.models.device import DeviceName, choose_device, describe_device
 from unimoe.results import git_state
 from unimoe.results.folder import load_all_results
@@ -98,10 +101,45 @@ def _estimated(experiment: Experiment, run: ExperimentRun, record: RunRecord, st
     known: Mapping[str, float] | None = record.fact("unit_seconds")
     if known is not None:  # it was begun before: it goes on at once
         return known
-    expected = estimate(experiment, run.loader, started, run.training_data)
-    low, high = expected.cost.range
-    record.note({"estimate_seconds": {"low": round(low, 1), "high": round(high, 1)}}, keep=True)
+    expected = plan_run(experiment, run.loader, started, run.training_data)
+    seconds = {"low": round(expected.low, 1), "high": round(expected.high, 1)}
+    record.note({"estimate_seconds": seconds}, keep=True)
     record.note({"unit_seconds": {phase: round(seconds, 3) for phase, seconds in expected.units.items()}})
-    for line in (f"{in_words(expected.cost)} on this machine", *expected.shorter, run.training_data.in_words()):
+    for line in (f"{expected} on this machine", run.training_data.in_words()):
         stderr.print(line, soft_wrap=True)
     return expected.units
+
+
+@dataclass
+class ProductCounter:
+    """Counts floating-point operations; ``flop`` is 2 for each multiply-add of a linear layer's products."""
+
+    flop: int = 0
+
+    def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if not isinstance(module, nn.Linear) or torch.compiler.is_compiling():
+            return
+        product = 2 * output.numel() * module.in_features
+        self.flop += product
+        if output.requires_grad:
+            rows = inputs[0] if inputs else None  # given by name, it is not shown to the hook
+            wanted = int(rows is None or rows.requires_grad) + int(module.weight.requires_grad)
+
+            def after_backward(_: Tensor) -> None:
+                self.flop += wanted * product
+
+            output.register_hook(after_backward)  # counts a backward pass only if it runs
+
+
+@contextmanager
+def counted_products() -> Iterator[ProductCounter]:
+    """Count the products of every linear layer that runs in the block, whatever its model.
+
+    The products of attention are left out, and those of compiled layers (``evaluation.compile``).
+    """
+    counter = ProductCounter()
+    handle = register_module_forward_hook(counter._after_forward)
+    try:
+        yield counter
+    finally:
+        handle.remove()

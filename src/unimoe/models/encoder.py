@@ -18,12 +18,13 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
+from unimoe.models.adapter_files import load_library_model
 from unimoe.models.base import BaseSizes, is_bidirectional
 from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import compute_in_float32
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.folder import ModelFolder, find_folder, loadable
+from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import module_folders, read_settings, settings_hash
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
@@ -222,19 +223,17 @@ def load_modules(
     kind: str, config: EncoderConfig, folder: ModelFolder, device: torch.device, dtype: torch.dtype
 ) -> Any:
     """Load a whole model of sentence-transformers by its class; what follows its transformer computes in float32."""
-    import sentence_transformers
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = {"device_map": "meta"} if device == META else {}
-    with loadable(folder) as root:
-        model: Any = getattr(sentence_transformers, kind)(
-            str(root),
-            device=None if place else str(device),
-            local_files_only=True,
-            trust_remote_code=config.trust_remote_code,
-            model_kwargs={"dtype": dtype, **place},
-        )
-    folders = module_folders(folder.root)
+    model = load_library_model(
+        kind,
+        folder,
+        device=None if place else str(device),
+        trust_remote_code=config.trust_remote_code,
+        model_kwargs={"dtype": dtype, **place},
+    )
+    folders = module_folders(folder.library_root)
     _complete(model, folder)
     poolings = [index for index, module in enumerate(model) if isinstance(module, Pooling)]
     if config.pooling != "auto":

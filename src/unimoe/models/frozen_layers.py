@@ -78,10 +78,15 @@ class FrozenLayers:
         self._lower = lower
         self._kept: dict[str, list[TokenStates]] = {}
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the states of one token."""
+        weight = self._lower.embed_tokens.weight
+        return int(weight.shape[1] * weight.element_size())
+
     def states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
         """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``."""
-        weight = self._lower.embed_tokens.weight
-        if tree_tokens(sequences) * weight.shape[1] * weight.element_size() > MEMORY_LIMIT:
+        if tree_tokens(sequences) * self.token_bytes > MEMORY_LIMIT:
             return None
         key = hash_parts(",".join(map(str, ids)) for ids in sequences)
         # Removed and added again: the order of the keys is the order of use.

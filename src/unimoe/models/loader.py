@@ -55,6 +55,13 @@ class ModelLoader:
         shared = {id(weights): weights for weights in chain(kept.parameters(), kept.buffers())}
         return replace(self._base, model=copy.deepcopy(kept, shared))
 
+    def apart(self) -> ModelLoader:
+        """Return a loader of the same weights, whose frozen layers keep nothing for the models of this one."""
+        _ = self._base
+        other = copy.copy(self)
+        other.__dict__.pop("frozen_layers", None)
+        return other
+
     def zero_shot(self) -> UnimodelForExp1:
         """Load the base model without adapters."""
         return self._unimodel(self.fresh_base())

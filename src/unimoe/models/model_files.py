@@ -101,12 +101,10 @@ def missing_weights(model: Any, place: Path, folder: ModelFolder) -> list[str]:
     """Return the names of weights of a model, loaded from a place in its folder, that no file there holds.
 
     Random ones take their place, and only the report of another load, here without weights, tells; a model of code of
-    its own may not bear that. An adapter that does not fit is refused.
+    its own may not bear that.
     """
-    from unimoe.models.adapter_files import refuse_unfit, stored_weights
+    from unimoe.models.adapter_files import stored_weights
 
-    if folder.base:
-        refuse_unfit(model, place, folder.base.name)
     if not type(model).__module__.startswith("transformers."):
         return []
     whole = folder.base.inner if folder.base else place

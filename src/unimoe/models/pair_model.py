@@ -14,6 +14,7 @@ from unimoe.config import Batches
 from unimoe.core.errors import UsageError
 from unimoe.models.batching import FittingBatches, default_token_budget, gather
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.prompts import PairTokenizer
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 from unimoe.models.token_ids import embedding_rows, refuse_tokens_without_rows
 from unimoe.models.unimodel import UnimodelForExp1
@@ -55,7 +56,7 @@ class TokenReranker:
     """
 
     model: Any
-    pair_ids: QueryFirstIds
+    pair_ids: QueryFirstIds | PairTokenizer
     scores: Callable[[Sequence[list[int]], int | None, int | None], Iterator[tuple[list[int], Tensor]]]
     fitting: FittingBatches
 

@@ -57,14 +57,17 @@ def embedding_rows(model: Any) -> int:
     return rows
 
 
-def refuse_tokens_without_rows(sequences: Sequence[Sequence[int]], rows: int | None, tokenizer: Any = None) -> None:
+def refuse_tokens_without_rows(
+    sequences: Sequence[Sequence[int]], rows: int | None, tokenizer: Any = None, first: int = 0
+) -> None:
     """Raise an ``InputError`` about the first text with a token that a model of so many rows has no embedding for.
 
     Tokens that were added to a tokenizer may have none, and a text may hold one by chance, such as ``<unused>``.
+    ``first`` is the number of the first text.
     """
     if rows is None or (tokenizer is not None and len(tokenizer) <= rows):
         return
-    for index, ids in enumerate(sequences):
+    for index, ids in enumerate(sequences, first):
         if (largest := max(ids, default=0)) >= rows:
             token = (
                 f"{largest:,}" if tokenizer is None else f"{tokenizer.convert_ids_to_tokens(largest)!r} ({largest:,})"

@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +68,21 @@ class Embedded:
         return {key: row for row, key in enumerate(self.ids)}
 
 
+_INSTEAD: ContextVar[Callable[[Embedder, Mapping[str, str], TextKind], Embedded] | None] = ContextVar(
+    "makes up vectors", default=None
+)
+
+
+@contextmanager
+def made_up(make_up: Callable[[Embedder, Mapping[str, str], TextKind], Embedded]) -> Iterator[None]:
+    """Let a plan make up the vectors that are not kept, in place of all ``cached_embeddings`` of the block."""
+    token = _INSTEAD.set(make_up)
+    try:
+        yield
+    finally:
+        _INSTEAD.reset(token)
+
+
 def cached_embeddings(
     embedder: Embedder,
     texts: Mapping[str, str],
@@ -77,6 +93,9 @@ def cached_embeddings(
 ) -> Embedded:
     """Embed texts by id, or read their vectors from the cache; see ``kept_embeddings``."""
     corpus = {key: Document("", text) for key, text in texts.items()}
+    make_up = _INSTEAD.get()
+    if make_up and not is_kept(embedder, corpus, kind, max_length=max_length):
+        return make_up(embedder, texts, kind)
     return kept_embeddings(embedder, corpus, kind, max_length=max_length, advance=advance)
 
 
@@ -124,10 +143,10 @@ def kept_folder(
     return (folder or cache_dir("vectors")) / f"{model}-{_texts_hash(corpus)}"
 
 
-def is_kept(embedder: Embedder, corpus: Mapping[str, Document], **settings: Any) -> bool:
+def is_kept(embedder: Embedder, corpus: Mapping[str, Document], kind: TextKind = "document", **settings: Any) -> bool:
     """Return whether an evaluation has kept all vectors of a corpus."""
     with suppress(DataError):  # a damaged one is computed again
-        store = kept_folder(embedder, corpus, "document", **settings) / "store.json"
+        store = kept_folder(embedder, corpus, kind, **settings) / "store.json"
         return store.exists() and (found := read_json(store, _Progress)).finished == found.units
     return False
 

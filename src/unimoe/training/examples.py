@@ -223,11 +223,30 @@ class TrainingData:
         """Return the embedding examples in a model's token ids."""
         return embedding_set(model, self._collection, self._triples(self._config.embedding, random=0))
 
-    def probe(self, config: TrainingConfig) -> TrainingData:
-        """Return a training set with another number of queries, all of which can be trained on."""
-        ranking, embedding = (self._usable(recipe) for recipe in (self._config.ranking, self._config.embedding))
-        qrels = {key: self._collection.qrels[key] for key in ranking if key in embedding}
-        return TrainingData(replace(self._collection, qrels=qrels), self._candidates, config)
+    def sample(self, experiment: Experiment, tokens: int) -> tuple[Experiment, TrainingData]:
+        """Return a few steps like those of an experiment, each of about so many tokens, with two of examples.
+
+        They are what a plan times: nothing is recorded or scored in them.
+        """
+        training, length = self._config, experiment.model.max_length
+        ranking, embedding = training.ranking, training.embedding
+        prompts = ranking.group + ranking.hard_negatives + ranking.random_negatives
+        groups = min(ranking.queries_per_step // ranking.group, max(1, tokens // (ranking.group * prompts * length)))
+        pairs = min(embedding.pairs_per_step, max(2, tokens // ((2 + embedding.hard_negatives) * length)))
+        queries = groups * ranking.group
+        few = training.model_copy(
+            update={
+                "steps": 8, "warmup_steps": 0, "warmup_ratio": None, "accumulation_steps": 1, "evaluate_every": None,
+                "conflicts": training.conflicts.model_copy(update={"measure": False}),
+                "ranking": ranking.model_copy(update={"queries": 2 * queries, "queries_per_step": queries}),
+                "embedding": embedding.model_copy(update={"queries": 2 * pairs, "pairs_per_step": pairs}),
+            }
+        )  # fmt: skip
+        usable, other = self._usable(ranking), self._usable(embedding)  # of which each can be trained on
+        qrels = {key: self._collection.qrels[key] for key in usable if key in other}
+        collection = replace(self._collection, qrels=qrels)
+        data = TrainingData(collection, self._candidates, few)
+        return experiment.model_copy(update={"training": few}), data
 
     def refuse_too_few(self, task: ArmTask) -> None:
         """Raise ``DataError`` where the training set is smaller than a step of an arm of this task."""

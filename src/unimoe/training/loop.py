@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unimoe.core.console import Step
+from unimoe.core.planning import Job
 from unimoe.training.run_state import LogStep, Parts, Progress, RunState
 
 StepFacts = dict[str, Any]
@@ -148,6 +149,21 @@ class Training(ABC):
             self.finish()
             self.state.processes.wait()  # all processes wait for what the leader writes
             self.state.delete()
+
+    @property
+    def evaluations(self) -> int:
+        """How often a training of all steps is scored on dev."""
+        return self._scores_start + sum(map(self.is_scored_after, range(1, self.steps + 1)))
+
+    def steps_to_time(self) -> Job[int]:
+        """Return the steps of a prepared training, for a plan; the first ones are a sample."""
+
+        def take(number: int) -> None:
+            self.begin_step(number)
+            self.step(number)
+            self.progress.step = number + 1
+
+        return Job("train", self.steps, range(self.steps), take, weigh=lambda _: 1.0)
 
     def run_with_bar(self, step: Step) -> None:
         """Train as ``run`` does, and move a progress bar, past the steps that an earlier run has taken too."""

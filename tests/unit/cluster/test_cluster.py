@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -45,7 +45,8 @@ def cluster(folder: Path, workers: int = 2, actors: ThreadActors | None = None) 
 def products(driver: Cluster, numbers: list[int]) -> list[float]:
     parts = [{"number": number, "label": f"number {number}"} for number in numbers]
     workers = ClusterWorkers(driver, "work", "units/work", recipe(), "2")
-    return [reply.item() for reply in workers.compute("multiply", parts)]
+    replies: Iterator[Any] = workers.compute("multiply", parts)
+    return [reply.item() for reply in replies]
 
 
 def in_store(folder: Path) -> list[Path]:

@@ -73,6 +73,13 @@ def server() -> Iterator[ModelServer]:
         yield running
 
 
+def test_a_single_answer_is_refused_whose_logit_no_server_gives(server: ModelServer, tmp_path: Path) -> None:
+    experiment = served_experiment(tmp_path)
+    alone = experiment.model_copy(update={"prompt": experiment.prompt.model_copy(update={"answers": ["yes"]})})
+    with pytest.raises(UsageError, match=r"served\.api vllm: scores two answers.*give two in prompt\.answers"):
+        ServedReranker(server.base("vllm"), settings("vllm"), alone)
+
+
 def test_a_run_has_the_scores_of_the_model_in_this_process(server: ModelServer, tmp_path: Path) -> None:
     local = rerank_collection(PairModelReranker(server.model), COLLECTION, CANDIDATES)
     for api in ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina"):
@@ -482,11 +489,12 @@ def test_an_answer_has_a_limit_that_counts_what_it_unpacks_to(api: str, status: 
 
 
 def test_an_answer_that_is_not_packed_or_packed_otherwise_has_a_limit_too() -> None:
-    for content, headers, words in [
+    cases: list[tuple[bytes, dict[str, Any], str]] = [
         (b" " * 20_000_000, {}, r"more than 13\.0 MiB"),
         (bomb(400), {"Content_Encoding": "gzip, gzip"}, "packed by gzip, gzip, which was not asked for"),
         (bomb(1), {"Content_Encoding": "br"}, "packed by br, which was not asked for"),
-    ]:
+    ]
+    for content, headers, words in cases:
         with answering(content, **headers) as (url, asked), pytest.raises(DataError, match=words):
             _ = ServedEmbedder(url, settings("openai", batch=32)).base_identity
         assert len(asked) == 1
@@ -495,10 +503,11 @@ def test_an_answer_that_is_not_packed_or_packed_otherwise_has_a_limit_too() -> N
 def test_an_answer_as_long_as_the_widest_vectors_is_read() -> None:
     row = [-1.2345678901234567e-05] * 16_000
     answer = {"data": [{"index": index, "embedding": row} for index in range(5)]}
-    for content, headers in [
+    cases: list[tuple[bytes, dict[str, Any]]] = [
         (json.dumps(answer).encode(), {}),
         (gzip.compress(json.dumps(answer).encode()), {"Content_Encoding": "gzip"}),
-    ]:
+    ]
+    for content, headers in cases:
         with answering(content, **headers) as (url, _):
             client = Client(url, settings("openai"))
             embed = APIS["openai"].embed

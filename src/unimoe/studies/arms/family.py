@@ -16,16 +16,17 @@ import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 
 from unimoe.config import Experiment
 from unimoe.config.base import Name
-from unimoe.config.training import ArmConfig
+from unimoe.config.training import ArmConfig, ArmTask, DevConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json, read_bytes
+from unimoe.data.catalog import load_collection
 from unimoe.evaluation.datasets import LoadedDataset, load_reporting, tier_datasets
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.evaluation.engines import Engine
@@ -39,11 +40,12 @@ from unimoe.evaluation.system import (
     trained_system,
     zero_shot_system,
 )
+from unimoe.models.batching import default_token_budget
 from unimoe.models.checkpoint import judged_checkpoint
 from unimoe.models.embedder import Advance
 from unimoe.models.loader import ModelLoader
 from unimoe.results import Task, result_path
-from unimoe.studies.common.family import Family
+from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.common.study import Changes, Study, merged
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import ArmTraining
@@ -119,6 +121,30 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
             keep_settings(self.base.model_copy(update={"output_dir": str(self.root)}), loader.dtype)
         return ArmTraining(experiment, arm, config.seed, loader, self._examples(config), dev)
 
+    def sample(self, config: ArmStudyConfig, arm: str) -> Sample:
+        """Return a training of a few examples, which is scored on a few queries of dev."""
+        experiment, whole = self._experiment(config, arm), config.training
+        task = experiment.arm_named(arm).task
+        loader = self._loader(experiment)
+        few, data = self._examples(config).sample(experiment, default_token_budget(loader.device) // 2)
+        queries = load_collection(whole.collection, whole.dev.split).sample_queries(min(8, whole.dev.queries))
+        pool = min(len(queries.corpus), 64 + len(queries.relevant_documents()))
+        dev = whole.dev.model_copy(update={"queries": len(queries.qrels), "pool": pool})
+        few = few.model_copy(update={"training": few.training.model_copy(update={"dev": dev})})
+        training = ArmTraining(few, arm, config.seed, loader, data, DevEvaluation(few, arm))
+        ratios = {
+            "rank_only": whole.ranking.queries_per_step / few.training.ranking.queries_per_step,
+            "emb_only": whole.embedding.pairs_per_step / few.training.embedding.pairs_per_step,
+        }
+        step = whole.accumulation_steps * ratios.get(task, max(ratios.values()))
+        scored = math.ceil(whole.steps / (whole.evaluate_every or whole.steps))
+        ratio = _work(task, whole.dev, len(queries.corpus)) / _work(task, dev)
+        return Sample(training, whole.steps, scored, self.test_to_dev(training), step, ratio)
+
+    def decides_time(self, config: ArmStudyConfig) -> dict[str, Any]:
+        """Return what decides the time: of the arm its task, since the loss is little work."""
+        return super().decides_time(config) | {"arm": config.arm and config.arm.task}
+
     def dev(self, training: ArmTraining) -> dict[str, float]:
         """Return the best mean of the tasks' nDCG@10 on dev, and its step."""
         lines = read_bytes(training.state.logs / "dev.jsonl").splitlines()
@@ -134,10 +160,9 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
 
     def test_to_dev(self, training: ArmTraining) -> float:
         """Return pairs and documents of a test for each of an evaluation on dev."""
-        tier, dev, (arm,) = self.base.evaluation.bundled, self.base.training.dev, training.experiment.arms.values()
-        test = tier.queries * tier.depth + (tier.pool if arm.task != "rank_only" else 0)
-        pairs = dev.queries * dev.depth if arm.task != "emb_only" else 0
-        return test / (pairs + ((dev.pool or tier.pool) if arm.task != "rank_only" else 0))
+        tier, (arm,) = self.base.evaluation.bundled, training.experiment.arms.values()
+        pool = 0 if arm.task == "rank_only" else tier.pool  # every model reranks there
+        return (tier.queries * tier.depth + pool) / _work(arm.task, self.base.training.dev, tier.pool)
 
     def untrained(self) -> dict[str, Callable[[ArmStudyConfig], None]]:
         """Return the first stage and the base model without training."""
@@ -196,3 +221,9 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
             for one in self.data:
                 self._data[key].refuse_reported(one.collection)
         return self._data[key]
+
+
+def _work(task: ArmTask, dev: DevConfig, documents: int = 0) -> int:
+    """Return the pairs and texts of an evaluation on dev, whose pool is by default a corpus of so many documents."""
+    pairs = 0 if task == "emb_only" else dev.queries * dev.depth
+    return pairs + (0 if task == "rank_only" else dev.pool or documents)

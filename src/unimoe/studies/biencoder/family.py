@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +31,7 @@ from unimoe.studies.biencoder.evaluation import (
     trained_retriever,
 )
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
-from unimoe.studies.common.family import Family
+from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.common.splits import Splits
 
 
@@ -55,6 +57,18 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
     def training(self, config: BiEncoderConfig, arm: str) -> BiEncoderTrainer:
         """Return a training on the study's splits."""
         return BiEncoderTrainer(config.model_copy(update={"arm": arm}), self.device, self.splits)
+
+    def sample(self, config: BiEncoderConfig, arm: str) -> Sample:
+        """Return a training that searches a part of dev, and mines nothing by the model, unless its base is frozen."""
+        if config.freeze_base:
+            return super().sample(config, arm)
+        mined = config.negatives.model_copy(update={"source": "bm25", "refresh_every": None})
+        training = self.training(config.model_copy(update={"negatives": mined}), arm)
+        found = Sample(training, training.steps, training.evaluations, self.test_to_dev(training))
+        whole, few = training.dev, training.dev.sample_queries(16)
+        training.dev = replace(few, corpus=dict(islice(few.corpus.items(), 64)))
+        texts = [len(one.corpus) + len(one.qrels) for one in (whole, training.dev)]
+        return found._replace(dev=texts[0] / texts[1])
 
     def dev(self, training: BiEncoderTrainer) -> dict[str, float]:
         """Return the dev metric before training and at its best epoch."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -29,6 +29,21 @@ from unimoe.training.loop import Training
 
 C = TypeVar("C", bound=Section)
 T = TypeVar("T", bound=Training)
+
+
+class Sample(NamedTuple):
+    """A training on a part of the data, for a plan, and how much more there is of everything.
+
+    ``steps`` and ``evaluations`` are those of the whole training, whose step is ``step`` times that of the sample and
+    whose evaluation on dev ``dev`` times; a test is ``test`` times an evaluation on dev.
+    """
+
+    training: Training
+    steps: int
+    evaluations: int
+    test: float
+    step: float = 1.0
+    dev: float = 1.0
 
 
 class Family(ABC, Generic[C, T]):
@@ -101,6 +116,16 @@ class Family(ABC, Generic[C, T]):
     def load(self) -> None:
         """Load the data, with notes about them on stderr."""
 
+    def sample(self, config: C, arm: str) -> Sample:
+        """Return a training for a plan: by default the whole one, of which it takes a few steps."""
+        training = self.training(config, arm)
+        return Sample(training, training.steps, training.evaluations, self.test_to_dev(training))
+
+    def decides_time(self, config: C) -> dict[str, Any]:
+        """Return what of a configuration decides the time of a training: all but rates, which are fractions."""
+        found: dict[str, Any] = _without_fractions(config.model_dump(mode="json", exclude={"seed", "output_dir"}))
+        return found
+
     def untrained(self) -> dict[str, Callable[[C], None]]:
         """Return the systems that are compared without a training, each with what writes its results.
 
@@ -162,6 +187,12 @@ class Family(ABC, Generic[C, T]):
     def more_tables(self, results: Results, arms: Sequence[str]) -> Sequence[Table]:
         """Return tables beside that of all arms."""
         return ()
+
+
+def _without_fractions(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_fractions(one) for key, one in value.items() if not isinstance(one, float)}
+    return value
 
 
 def family_of(name: str) -> type[Family[Any, Any]]:

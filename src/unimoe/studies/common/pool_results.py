@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -39,6 +39,11 @@ class RerankingPools:
     def pairs(self) -> int:
         """Pairs of query and document."""
         return sum(map(len, self.candidates.values()))
+
+    def first(self, queries: int) -> RerankingPools:
+        """Return the pools of a sample of so many queries."""
+        few = self.collection.sample_queries(queries)
+        return replace(self, collection=few, candidates={query: self.candidates[query] for query in few.qrels})
 
     @cached_property
     def content_hash(self) -> str:

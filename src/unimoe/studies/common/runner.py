@@ -8,11 +8,9 @@ these trainings done.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -25,12 +23,13 @@ from unimoe.analysis.gates.registration import REGISTERED, look_stages, register
 from unimoe.cluster.folder_job import Tick, done_by_worker, folder_jobs
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import Compute, Part, Recipe
-from unimoe.core.console import Steps, in_hours, stderr, stdout
+from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import Family, family_of
+from unimoe.studies.common.plan import plan_study
 from unimoe.studies.common.study import ChosenSetting, Setting, Study, merged
 from unimoe.studies.common.table import settings_table, study_table
 from unimoe.training.loop import Training
@@ -103,46 +102,9 @@ class StudyRunner:
         stdout.print(f"More:   unimoe analyze --output-dir {family.root}", soft_wrap=True)
 
     def plan(self) -> None:
-        """Print what the study would cost: time a few steps and an evaluation on dev of each arm, and multiply."""
-        self.family.load()
-        seeds, total, fewest = self.study.seeds, 0.0, 0.0
-        first_look = len(look_stages(self._gates(self.family.datasets).values(), seeds)[0])
-        for arm, settings in self.tuned.items():
-            with TemporaryDirectory(prefix="unimoe-") as name:
-                config = settings[0][1].model_copy(update={"output_dir": name})
-                training, test = self._timed(arm, config)
-            tunings = len(settings) if len(settings) > 1 else 0
-            reported = len(seeds) if self.family.trains(config) else min(1, len(seeds))
-            total += tunings * training + reported * (training + test)
-            fewest += tunings * training + min(reported, first_look) * (training + test)
-            stdout.print(
-                f"{arm}: {tunings} trainings on dev and {reported} that are tested, {training:,.1f} s each, and "
-                f"{test:,.1f} s a test",
-                soft_wrap=True,
-            )
-        early = f"{in_hours(fewest)} to " if in_hours(fewest) != in_hours(total) else ""
-        stdout.print(f"In all about {early}{in_hours(total)} in this process", soft_wrap=True)
-
-    def _timed(self, arm: str, config: Any) -> tuple[float, float]:
-        """Return the seconds of a training and of a test; steps of the first setting stand for those of the others."""
-        training = self.family.training(config, arm)
-        training.check()
-        begin = time.perf_counter()
-        if not training.steps:  # a closed form is done in the time that a few steps take
-            training.run()
-            return time.perf_counter() - begin, 0.0
-        training.prepare()
-        taken = []
-        for number in range(min(3, training.steps)):  # the first one warms up
-            training.begin_step(number)
-            begin = time.perf_counter()
-            training.step(number)
-            taken.append(time.perf_counter() - begin)
-        begin = time.perf_counter()
-        training.score_on_dev()
-        dev = time.perf_counter() - begin
-        scored = sum(training.is_scored_after(step) for step in range(1, training.steps + 1))
-        return training.steps * min(taken) + scored * dev, dev * self.family.test_to_dev(training)
+        """Print what the study would take; train and write nothing."""
+        gates = self._gates(self.family.datasets).values()
+        plan_study(self.family, self.tuned, look_stages(gates, self.study.seeds))
 
     # Gates.
 

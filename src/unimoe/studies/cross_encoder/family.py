@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from unimoe.analysis.arms import FIRST_STAGE
 from unimoe.core.console import Steps, stderr
@@ -12,11 +13,13 @@ from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.embedder import Advance
 from unimoe.results import Task
-from unimoe.studies.common.family import Family
+from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import report_first_stage, report_trained
 from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
+
+_QUERIES = 8  # of each dev set, in a plan
 
 
 class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
@@ -50,6 +53,19 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
     def training(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderTraining:
         """Return a training on the lists that its loss can learn from."""
         return CrossEncoderTraining(self._named(config, arm), self.data, self.device)
+
+    def sample(self, config: CrossEncoderConfig, arm: str) -> Sample:
+        """Return a training that reranks a few queries of dev."""
+        whole = self.training(config, arm)
+        few = replace(self.data, dev=tuple(one.first(_QUERIES) for one in self.data.dev))
+        part = CrossEncoderTraining(self._named(config, arm), few, self.device)
+        pairs = [sum(one.pairs for one in data.dev) for data in (self.data, few)]
+        test = self.test_to_dev(whole)
+        return Sample(part, whole.steps, whole.evaluations, test, dev=pairs[0] / max(1, pairs[1]))
+
+    def decides_time(self, config: CrossEncoderConfig) -> dict[str, Any]:
+        """Return what decides the time: of the loss the pairs that it reads at once, as the model takes the rest."""
+        return super().decides_time(config) | {"loss": config.loss.mini_batch_size}
 
     def _named(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderConfig:
         return config.model_copy(update={"arm": arm, "name": self.study.name})

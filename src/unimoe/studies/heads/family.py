@@ -29,7 +29,7 @@ from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance
 from unimoe.results import Task, TrainingBudget, arm_dir
 from unimoe.results.folder import Results
-from unimoe.studies.common.family import Family
+from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.study import Changes, Study, in_words
@@ -71,6 +71,10 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
             stderr.print(f"note: {note}", soft_wrap=True)
         for caveat in self.study.caveats:
             stderr.print(f"caveat: {caveat}", soft_wrap=True)
+
+    def sample(self, config: TrainConfig, arm: str) -> Sample:
+        """Return a training without votes on its labels, which cost no step anything."""
+        return super().sample(config.model_copy(update={"soft_labels": None}), arm)
 
     @property
     def datasets(self) -> list[str]:
