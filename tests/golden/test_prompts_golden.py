@@ -136,7 +136,7 @@ def test_what_is_read_is_said_and_other_prompts_are_other_results(hub: Hub, tmp_
     assert "code of its own for it, JinaWrapper, which is not followed" in load("jinaai/jina-embeddings-v3").said
     stated = load("intfloat/e5-small-v2", query_prefix="")
     assert stated.prefixes == {"query": "", "document": "passage: ", "plain": ""}
-    assert stated.said.startswith('prompts document "passage: " of mteb\'s registry and of the config (query)')
+    assert stated.said.startswith('prompts document "passage: " of mteb\'s registry and the config (query)')
     names = {load(name).prompt_name for name in ("intfloat/e5-small-v2", "someone/e5-small-v2")}
     assert len(names | {stated.prompt_name}) == 3
 

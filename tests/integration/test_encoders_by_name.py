@@ -46,22 +46,13 @@ def test_a_hub_id_is_read_with_the_registrys_prompts_by_both_commands(places: di
     expected = cosines(tmp_path / "st", "query: ", "passage: ")
     assert cosines(tmp_path / "st", "", "")["q0"] != pytest.approx(expected["q0"], abs=1e-3)
     out = ("--dataset", "toy", "--output-dir", str(tmp_path / "out"))
-    scripts.successful(
-        scripts.call_unimoe(
-            "evaluate", "--model", "encoder:intfloat/e5-small-v2", "--task", "embedding", *out, **places
-        )
-    )
+    said = 'prompts query "query: ", document "passage: " of mteb\'s registry; mean pooling; 64 tokens'
+    named = ("evaluate", "--model", "encoder:intfloat/e5-small-v2", "--task", "embedding")
+    assert said in scripts.successful(scripts.call_unimoe(*named, *out, **places)).stderr
+    assert said in scripts.result_of(tmp_path / "out", "e5-small-v2", task="embedding").read_as
     assert_run(scripts.run_of(tmp_path / "out", "e5-small-v2", task="embedding"), expected)
-    searched = (
-        "retrieve",
-        "--encoder",
-        "intfloat/e5-small-v2",
-        "--dataset",
-        "toy",
-        "--output-dir",
-        str(tmp_path / "r"),
-    )
-    scripts.successful(scripts.call_unimoe(*searched, **places))
+    searched = ("retrieve", "--encoder", "intfloat/e5-small-v2", "--dataset", "toy", "--output-dir", tmp_path / "r")
+    assert said in scripts.successful(scripts.call_unimoe(*searched, **places)).stderr
     assert_run(scripts.run_of(tmp_path / "r", "e5-small-v2", task="retrieval"), expected)
     shutil.copytree(tmp_path / "st", tmp_path / "e5-small-v2")
     local = ("evaluate", "--model", f"encoder:{tmp_path / 'e5-small-v2'}", "--task", "embedding", "--name", "local")
@@ -74,8 +65,8 @@ def test_a_hub_id_is_read_with_the_registrys_prompts_by_both_commands(places: di
 
 def test_a_decoder_embeds_with_the_pooling_that_is_stated(places: dict[str, str], tmp_path: Path) -> None:
     folder = save_tiny_decoder(tmp_path / "decoder")
-    command: tuple[str, ...] = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
-    command = (*command, "--output-dir", str(tmp_path / "out"))
+    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
+    command = (*named, "--output-dir", str(tmp_path / "out"))
     refused = scripts.call_unimoe(*command, **places)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
     assert "a Qwen3Model is a decoder" in refused.stderr

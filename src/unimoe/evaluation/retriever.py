@@ -81,7 +81,7 @@ def encoder_retriever(
 def embedders_model(embedder: Embedder, config: DenseConfig, dtype: str, **facts: Any) -> Model:
     """Return the model of what embeds the texts of a search."""
     prompt = _prompt_with_lengths(embedder.prompt_name, config)
-    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, **facts)
+    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, said=embedder.said, **facts)
 
 
 def _matching_system(experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype) -> System:

@@ -40,12 +40,14 @@ class Embedder(ABC):
             pooling.
         dimension: the width of a vector, where it is known before the first one.
         own_prompts: what it reads before the texts of MTEB's tasks where nothing else is configured.
+        said: how it reads texts, in one line; empty where nothing is to be said.
     """
 
     base_identity: str
     prompt_name: str
     dimension: int | None = None
     own_prompts: OwnPrompts = BARE
+    said: str = ""
 
     @property
     @abstractmethod
