@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from support import scripts, tiny_models
 from support.classifiers import change, converted, save_decoder_classifier
 from support.toy_collections import invented, write_invented
@@ -38,6 +40,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     change(shutil.copytree(folder / "causal", folder / "own-causal"), architectures=["MineForCausalLM"], auto_map=own)
     for name, kind in (("own-ce", "MineForSequenceClassification"), ("own-t5", "MineForConditionalGeneration")):
         change(shutil.copytree(ce, folder / name), architectures=[kind], auto_map={"AutoModel": f"own.{kind}"})
+    change(shutil.copytree(ce, folder / "reversed"), id2label={"0": "Relevance", "1": "irrelevance"}, label2id=None)
+    tiny_models.save_tiny_t5(folder / "t5")
+    embedding = tiny_models.save_tiny_decoder(folder / "decoder")
+    tiny_models.save_sentence_transformer(embedding, folder / "embedding", pooling="lasttoken")
+    change(folder / "embedding", architectures=["Qwen3ForCausalLM"])
+    tokenizer = tiny_models.tiny_t5_tokenizer()  # which puts no end after a pair
+    sizes = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "eos_token_id": 1}
+    sizes |= {"num_labels": 1, "pad_token_id": 0, "decoder_start_token_id": 0}
+    endless = tiny_models.random_model("AutoModelForSequenceClassification", "t5", len(tokenizer), **sizes)
+    tiny_models.saved(folder / "endless", endless, tokenizer)
     bare = shutil.copytree(folder / "causal", folder / "untemplated")
     (bare / "chat_template.jinja").unlink()
     tokenizer = AutoTokenizer.from_pretrained(folder / "causal")
@@ -62,7 +74,7 @@ def scores(output_dir: Path) -> list[float]:
 
 def test_a_converted_reranker_scores_as_the_causal_one_it_was(data: Path, tmp_path: Path) -> None:
     done = scripts.successful(evaluate(data, "cross-encoder:seq-cls", tmp_path / "a", "prompt.template=qwen3"))
-    assert "to which pairs are put by prompt.template qwen3" in " ".join(done.stderr.split())
+    assert "pairs are put to it by prompt.template qwen3" in " ".join(done.stderr.split())
     assert scripts.result_of(tmp_path / "a", "it").caveats == []
     scripts.successful(evaluate(data, "causal", tmp_path / "b"))
     scripts.successful(evaluate(data, "seq-cls", tmp_path / "c", "prompt.template=qwen3"))
@@ -88,6 +100,43 @@ def test_a_length_beyond_the_positions_is_cut_and_a_line_says_so(data: Path, tmp
     assert "roberta: reads 62 tokens of a pair, and no 1024" in " ".join(done.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        ("causal", [], "yes-no: config.json: a Qwen3ForCausalLM; prompt.template qwen3, answers 'yes' and 'no'"),
+        ("causal", ["prompt.template=plain", "prompt.answers=[yes]"], "prompt.template plain, answers 'yes'"),
+        ("rankllama:seq-cls", [], "; reads 'query: ...' and 'document: ...'"),
+        ("reversed", [], "BertForSequenceClassification; scores are turned around, since label 0 is 'Relevance'"),
+        ("t5", ["prompt.answers=[yes,no]"], "an encoder and decoder that answers; answers 'yes' and 'no'"),
+    ],
+)
+def test_how_pairs_are_put_to_a_reranker_and_read_from_it_is_said_and_kept(
+    data: Path, tmp_path: Path, model: str, settings: list[str], words: str
+) -> None:
+    done = scripts.successful(evaluate(data, model, tmp_path, *settings))
+    assert scripts.result_of(tmp_path, "it").read_as.endswith(words)
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith(f"{model}: ")]
+    assert line.endswith(words)
+    assert words not in done.stdout
+
+
+def pickled(folder: Path, copy: Path) -> Path:
+    """A copy whose weights are in the format of before safetensors."""
+    shutil.copytree(folder, copy)
+    torch.save(load_file(copy / "model.safetensors"), copy / "pytorch_model.bin")
+    (copy / "model.safetensors").unlink()
+    return copy
+
+
+@pytest.mark.parametrize("model", ["causal", "t5", "rankllama:seq-cls", "cross-encoder:ce"])
+def test_weights_of_before_safetensors_score_alike(data: Path, tmp_path: Path, model: str) -> None:
+    kind, _, name = model.rpartition(":")
+    scripts.successful(evaluate(data, model, tmp_path / "new"))
+    older = pickled(data / name, tmp_path / name)
+    scripts.successful(evaluate(data, f"{kind}:{older}" if kind else str(older), tmp_path / "old"))
+    assert scores(tmp_path / "old") == scores(tmp_path / "new")
+
+
 def test_first_layers_and_one_answer_go_together(data: Path, tmp_path: Path) -> None:
     scripts.successful(evaluate(data, "causal", tmp_path / "cut", "model.layers=2", "prompt.answers=[yes]"))
     scripts.successful(evaluate(data, "causal", tmp_path / "whole", "prompt.answers=[yes]"))
@@ -105,14 +154,16 @@ JINA = ["a JinaForRanking", *OWN_CODE]
         ("cross-encoder:seq-cls", [], 2, ["seq-cls: a Qwen3ForSequenceClassification", "--set prompt.template=qwen3"]),
         ("seq-cls", [], 2, ["seq-cls: a Qwen3ForSequenceClassification", "--set prompt.template=qwen3"]),
         ("cross-encoder:named", [], 3, ["named/config.json: its labels 'cat' and 'dog' do not tell"]),
-        ("jina", [], 2, JINA),
+        ("jina", [], 3, JINA),
         ("cross-encoder:jina", [], 3, JINA),
-        ("jina", ["model.trust_remote_code=true"], 2, JINA),
+        ("jina", ["model.trust_remote_code=true"], 3, JINA),
         ("own-causal", [], 3, ["own-causal", "a MineForCausalLM", *OWN_CODE]),
         ("layerwise", [], 3, ["layerwise", "model.trust_remote_code"]),
         ("cross-encoder:own-ce", [], 3, ["own-ce: a MineForSequenceClassification", *OWN_CODE]),
         ("rankllama:own-ce", [], 3, ["own-ce: a MineForSequenceClassification", *OWN_CODE]),
         ("monot5:own-t5", [], 3, ["own-t5: a MineForConditionalGeneration", *OWN_CODE]),
+        ("cross-encoder:embedding", [], 3, ["embedding: no weights for lm_head.weight"]),
+        ("endless", [], 3, ["endless: cannot score a pair (Each example must contain at least one <eos> token.)"]),
         ("cross-encoder:untemplated", [], 3, ["untemplated: a causal language model without a chat template"]),
         ("rowless", [], 3, ["toy, query 'q", "document '", "and the model has embeddings for"]),
     ],

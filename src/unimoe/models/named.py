@@ -37,7 +37,7 @@ from unimoe.models.kinds import ENCODER, OF_FOLDERS, YES_NO
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, MatcherReranker, find_matcher, load_matcher
 from unimoe.models.model import Model, causal_model
-from unimoe.models.prompts import default_prompt
+from unimoe.models.prompts import default_prompt, own_answers
 from unimoe.models.reranker import Reranker
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
@@ -171,7 +171,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 def yes_no_model(name: str, settings: ModelSettings) -> Model:
     """Return a causal language model that says yes or no about a pair by the experiment's prompt, and embeds texts."""
-    return loaders_model(ModelLoader(settings.experiment, settings.device, settings.dtype))
+    prompt, answers = settings.experiment.prompt, map(repr, own_answers(settings.experiment.prompt))
+    model = loaders_model(ModelLoader(settings.experiment, settings.device, settings.dtype))
+    return replace(model, said=f"prompt.template {prompt.template}, answers {' and '.join(answers)}")
 
 
 def loaders_model(loader: ModelLoader, checkpoint: Path | None = None) -> Model:

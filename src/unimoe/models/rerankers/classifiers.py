@@ -13,8 +13,8 @@ from unimoe.models.folder import ModelFolder
 from unimoe.models.identity import read_settings
 
 _RELEVANT = {
-    "relevant", "yes", "true", "positive", "pos", "entailment", "entailed", "entails", "related", "match", "matching",
-    "correct", "duplicate", "paraphrase", "similar", "equivalent", "answer", "good", "1",
+    "relevant", "relevance", "yes", "true", "positive", "pos", "entailment", "entailed", "entails", "related", "match",
+    "matching", "correct", "duplicate", "paraphrase", "similar", "equivalent", "answer", "good", "1",
 }  # fmt: skip
 _NOT_RELEVANT = {"no", "false", "negative", "neg", "contradiction", "contradictory", "wrong", "bad", "0"}
 _NEGATIONS = ("not", "non", "un", "ir", "in", "dis", "mis", "no")
@@ -96,6 +96,16 @@ def counts_against(folder: ModelFolder, labels: int) -> bool:
             "id2label, such as not_relevant and relevant"
         )
     return meant == [True, False]
+
+
+def turned_around(folder: ModelFolder) -> str:
+    """Return in words that a classifier's scores are against documents; empty where they are not."""
+    named = folder.config.get("id2label") or folder.config.get("label2id")
+    labels = len(named) if isinstance(named, Mapping) else 0
+    if labels not in (1, 2) or not counts_against(folder, labels):
+        return ""
+    names = _label_names(folder.whole.inner / "config.json", folder.config, labels) or [""]
+    return f"scores are turned around, since label 0 is {names[0]!r}"
 
 
 def _label_names(path: Path, settings: Mapping[str, Any], labels: int) -> list[str] | None:

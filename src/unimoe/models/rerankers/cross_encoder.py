@@ -31,6 +31,7 @@ from unimoe.models.rerankers.classifiers import (
     has_chat_template,
     is_decoder,
     reads_prompt,
+    turned_around,
 )
 from unimoe.models.rerankers.score_head import templated_model
 from unimoe.models.token_ids import add_stated_ends, embedding_rows, refuse_tokens_without_rows
@@ -72,7 +73,9 @@ def load_cross_encoder(
             model_kwargs=None if dtype is None else {"dtype": dtype},
         )
         add_stated_ends(model.tokenizer, found.tokenizer_root)
-        missing = missing_weights(model[0].model, found.inner, found) if len(model) == 1 or found.base else []
+        missing = missing_weights(model[0].model, found.inner, found)
+        if len(model) > 1:  # whose other modules read the states of all tokens, or the logits of a language model
+            missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
         raise DataError(
             f"{folder}: no weights for {missing[0]}; "
@@ -86,7 +89,10 @@ def load_cross_encoder(
     _pad_with_any(model)
     with loading(f"{folder}: cannot read a pair", "mend its chat template, or leave it out"):
         model.preprocess([("a", "b")])
-    return model.requires_grad_(False).eval().to(device)
+    model.requires_grad_(False).eval().to(device)
+    with loading(f"{folder}: cannot score a pair", "save it again, with the tokenizer that it was trained with"):
+        model.predict([("a", "b")], show_progress_bar=False)
+    return model
 
 
 def refuse_no_cross_encoder(found: ModelFolder) -> None:
@@ -265,6 +271,7 @@ def cross_encoder_model(name: str, settings: ModelSettings) -> Model:
         identity=identity,
         prompt=reading("cross_encoder", folder.root, config.max_length),
         dtype=settings.dtype_name,
+        said=turned_around(folder),
         caveats=bare_pairs(folder),
     )
 

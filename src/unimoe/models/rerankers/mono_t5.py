@@ -52,7 +52,7 @@ def load_mono_t5(
     """
     from transformers import AutoModelForSeq2SeqLM
 
-    remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
+    remedy = "give a T5 with its tokenizer.json, or install the package sentencepiece"
     with loading(f"{folder}: cannot be loaded as a monoT5", remedy):
         found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
         tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, found, dtype)
@@ -105,6 +105,7 @@ def mono_t5_model(name: str, settings: ModelSettings) -> Model:
         identity=f"{MONO_T5}:{folder.identity}",
         prompt=reading(MONO_T5, folder.root, length, tuple(prompt.answers or ANSWERS)),
         dtype=settings.dtype_name,
+        said=f"answers {' and '.join(map(repr, prompt.answers or ANSWERS))}",
     )
 
 

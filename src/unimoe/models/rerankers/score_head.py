@@ -24,7 +24,7 @@ from unimoe.models.own_code import or_own_code, refuse_unknown_class
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
 from unimoe.models.prompts import PairTokenizer, well_formed
 from unimoe.models.reranker import TextPair
-from unimoe.models.rerankers.classifiers import counts_against
+from unimoe.models.rerankers.classifiers import counts_against, turned_around
 
 
 def load_score_head(
@@ -120,6 +120,7 @@ def score_head_model(name: str, settings: ModelSettings) -> Model:
         identity=f"{RANK_LLAMA}:{folder.identity}",
         prompt=reading(RANK_LLAMA, folder.root, config.max_length),
         dtype=settings.dtype_name,
+        said="; ".join(filter(None, ["reads 'query: ...' and 'document: ...'", turned_around(folder)])),
     )
 
 
@@ -138,7 +139,9 @@ def templated_model(folder: ModelFolder, settings: ModelSettings, identity: str)
         prompt=reading(f"{prompt.template}/{prompt.order}", folder.root, length, prompt.settings),
         dtype=settings.dtype_name,
         instructed=True,
-        said=f"a {folder.architecture}, to which pairs are put by prompt.template {prompt.template}",
+        said="; ".join(
+            filter(None, [f"pairs are put to it by prompt.template {prompt.template}", turned_around(folder)])
+        ),
     )
 
 
