@@ -77,7 +77,8 @@ def load_pretrained(
     from unimoe.models.adapter_files import put_adapter, stored_weights
 
     tokenizer = folders_tokenizer(folder)
-    options |= {"dtype": dtype, "use_safetensors": True, "trust_remote_code": folder.trusted}
+    # Older models have pickles alone, of which no code runs.
+    options |= {"dtype": dtype, "weights_only": True, "trust_remote_code": folder.trusted}
     model, report = auto.from_pretrained(folder.whole.inner, config=config, output_loading_info=True, **options)
     refuse_another_vocabulary(tokenizer, model)
     missing = set(report["missing_keys"])
