@@ -16,9 +16,10 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any, Literal
 
-from unimoe.data.mteb_names import random_state_kept
+from unimoe.core.errors import first_few
+from unimoe.data.mteb_names import random_state_kept, task_names, task_types
 from unimoe.data.sources.from_mteb import import_mteb
-from unimoe.models.own_prompts import DOCUMENTS, Instruct, OwnPrompts, prompts_by_kind
+from unimoe.models.own_prompts import DOCUMENTS, Instruct, OwnPrompts, TextKind, prompts_by_kind
 
 REGISTRY = "mteb's registry"
 
@@ -113,17 +114,40 @@ def find_served(name: str) -> Registered | None:
 
 def prompts_said(own: OwnPrompts, registered: Registered | None, otherwise: str) -> str:
     """Return in words what texts are read with, and whose prompts these are: the registry's, or those ``otherwise``."""
-    shown = [f"{kind} {json.dumps(prompt, ensure_ascii=False)}" for kind, prompt in own.by_kind.items() if prompt]
-    by_task = [prompt for name, prompt in own.named.items() if prompt and name not in ("query", *DOCUMENTS)]
+    shown = [_shown(own, kind, prompt) for kind, prompt in own.by_kind.items() if prompt]
+    by_task, unread = _other_names(own)
     shown += [f"{len(by_task)} by task"] * bool(by_task) + ["instructions by task"] * bool(own.instruct)
     source = f"of {REGISTRY}" if registered and registered.reads else otherwise
     if own.stated:
         all_stated = own.stated >= {"query", "document"} and not (by_task or own.instruct)
         source = "of the config" if all_stated else f"{source} and the config ({', '.join(sorted(own.stated))})"
     found = f"prompts {', '.join(shown)} {source}" if shown else "no prompts"
+    if unread:
+        found += f" (not read, as no role and no task of MTEB has such a name: {first_few(unread)})"
     if registered and registered.own_code:
         found += f" ({REGISTRY} has code of its own for it, {registered.own_code}, which is not followed)"
     return found
+
+
+def _shown(own: OwnPrompts, kind: TextKind, prompt: str) -> str:
+    text = f"{kind} {json.dumps(prompt, ensure_ascii=False)}"
+    if kind != "document" or kind in own.stated or own.named.get("document"):
+        return text
+    # Where the libraries, which add an empty prompt for documents, read none.
+    others = [name for name in DOCUMENTS if own.named.get(name) == prompt]
+    return f"{text} (its prompt {others[0]!r})" if others else text
+
+
+def _other_names(own: OwnPrompts) -> tuple[list[str], list[str]]:
+    """Return the names of prompts that have no role: those of tasks of MTEB and their types, and what nothing reads."""
+    names = [name for name, prompt in own.named.items() if prompt and name not in ("query", *DOCUMENTS)]
+    if not names:  # else MTEB is imported
+        return [], []
+    with random_state_kept():
+        heads = {*task_names(), *task_types()}
+    by_task = [name for name in names if {name, name.removesuffix("-query"), name.removesuffix("-document")} & heads]
+    read = {*by_task, *(name for name in names if own.named[name] in own.by_kind.values())}
+    return by_task, [name for name in names if name not in read]
 
 
 class _Instructions:
