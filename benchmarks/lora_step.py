@@ -37,7 +37,7 @@ from unimoe.config.files import load_experiment, overridden, parse_config
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
-from unimoe.models.prompts import yes_no_ids
+from unimoe.models.prompts import answer_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import RankingSet, TrainingData, batch_order, load_training_data
 from unimoe.training.trainer import ArmTraining
@@ -184,7 +184,7 @@ class Sides:
         """The Trainer of transformers."""
         base = self.loader.fresh_base()
         model = peft.get_peft_model(base.model, adapters(self.experiment, base.layers))
-        yes, no = yes_no_ids(base.tokenizer)
+        yes, no = answer_ids(base.tokenizer)
 
         def run(steps: int) -> float:
             order = self.order(steps)

@@ -28,7 +28,7 @@ from unimoe.data.collection import Collection
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, release_memory
-from unimoe.models.prompts import PairTokenizer, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, answer_ids
 from unimoe.models.tree_attention import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import bm25_run
@@ -70,7 +70,7 @@ def at_least(groups: Iterator[Pairs], size: int) -> Pairs:
 
 def reference(base: BaseModel, encode: PairTokenizer) -> Scorer:
     """The loop of the model card, over our token ids."""
-    yes, no = yes_no_ids(base.tokenizer)
+    yes, no = answer_ids(base.tokenizer)
 
     @torch.inference_mode()
     def score(pairs: Pairs) -> list[float]:

@@ -6,7 +6,7 @@ torch is imported only when something is reranked, a model is loaded, or MTEB is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -255,7 +255,7 @@ def load_model(
         UsageError: the device is not there, or a checkpoint is given together with what it brings along.
     """
     from unimoe.evaluation.system import checkpoint_loader, trained_system
-    from unimoe.models.adapter import load_lora
+    from unimoe.models.adapter import adapted_identity, load_lora
     from unimoe.models.base import load_base
     from unimoe.models.device import choose_device, choose_dtype
     from unimoe.models.prompts import default_prompt
@@ -271,11 +271,14 @@ def load_model(
         checkpoint = read_checkpoint(Path(base))
         loader = checkpoint_loader(checkpoint.experiment, checkpoint, chosen)  # in the dtype it was trained in
         trained_system(checkpoint.experiment, loader, Path(base))  # refuses an adapter of another base model
-        return loader.trained(Path(base))
+        model = loader.trained(Path(base))
+        model.base_identity = adapted_identity(model.base_identity, Path(base))
+        return model
     config = base if isinstance(base, ModelConfig) else ModelConfig(base=str(base))
     loaded = load_base(config, chosen, choose_dtype(chosen, config.dtype))
     if adapter is not None:
         load_lora(loaded, adapter)
+        loaded = replace(loaded, identity=adapted_identity(loaded.identity, adapter))
     if prompt is None:
         prompt = default_prompt(loaded.model.config.model_type)
     return UnimodelForExp1(loaded, prompt, config.max_length).eval()

@@ -27,7 +27,7 @@ from unimoe.core.errors import UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
-from unimoe.models.prompts import PairTokenizer, TextTokenizer, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, answer_ids
 from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]
@@ -65,7 +65,7 @@ def card_ids(tokenizer: Any, query: str, document: str, max_length: int = 8192) 
 
 
 def test_yes_is_9693_and_no_is_2152_after_the_frame_of_the_model_card(qwen3: Any) -> None:
-    assert yes_no_ids(qwen3) == (9693, 2152)
+    assert answer_ids(qwen3) == [9693, 2152]
     (ids,) = PairTokenizer(qwen3, PromptConfig(), 512)([("", "")])
     assert (ids[:3], ids[34:39]) == ([IM_START, 8948, 198], [IM_END, 198, IM_START, 872, 198])
     assert ids[-len(SUFFIX) :] == SUFFIX
@@ -171,7 +171,7 @@ def plain_scores(
     Positions count from the first real token, as in generation: counted from the padding, rotations are rounded
     otherwise, which alone moves gaps of a random model by 1.5e-4.
     """
-    yes, no = yes_no_ids(base.tokenizer, *answers)
+    yes, no = answer_ids(base.tokenizer, answers)
     found = []
     for begin in range(0, len(sequences), rows):
         batch = sequences[begin : begin + rows]
@@ -251,7 +251,7 @@ def test_order_company_and_batching_do_not_matter(subject: Subject, rows: list[i
 @pytest.mark.parametrize("answers", [("no", "yes"), (300, 301)])
 def test_any_two_words_or_tokens_are_answers(answers: tuple[Any, Any]) -> None:
     base = tiny_base("qwen3")
-    model = UnimodelForExp1(base, PromptConfig(yes=answers[0], no=answers[1]), MAX_LENGTH)
+    model = UnimodelForExp1(base, PromptConfig(answers=list(answers)), MAX_LENGTH)
     expected, _ = plain_scores(base, model.pair_ids(PAIRS), answers=answers)
     assert np.ptp(expected) > 0.1
     assert_margins_equal(model.rerank(PAIRS, output="margin"), expected)
@@ -334,7 +334,7 @@ class TestSentenceTransformers:
         ours = UnimodelForExp1(base, PromptConfig(order=order), MAX_LENGTH)
         theirs: Any = CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": torch.float32})
         assert type(theirs[1]).__name__ == "LogitScore"
-        assert (theirs[1].true_token_id, theirs[1].false_token_id) == yes_no_ids(ours.tokenizer)
+        assert [theirs[1].true_token_id, theirs[1].false_token_id] == answer_ids(ours.tokenizer)
         theirs.preprocess = lambda pairs, **_: dict(
             theirs.tokenizer.pad({"input_ids": ours.pair_ids([tuple(pair) for pair in pairs])}, return_tensors="pt")
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from support.tiny_models import save_tiny_model
 from unimoe.config import Experiment, ModelConfig, PromptConfig
 from unimoe.config.files import parse_config
 from unimoe.core.errors import DataError
+from unimoe.core.io import hash_file
 from unimoe.models import bundled
 from unimoe.models.base import base_identity, base_layers, layer_kinds, load_base
 from unimoe.models.bundled import BUNDLED_ID, bundled_content, prepared_bundled_model
@@ -93,6 +96,24 @@ def test_it_is_prepared_once_without_a_word_and_loads(
     assert base.layers == 1
     assert tiny_gguf.exists()
     assert not hasattr(base.model.config, "quantization_config")
+
+
+def test_it_keeps_its_identity_until_a_file_of_it_is_edited(tiny_gguf: Path, tmp_cache: Path) -> None:
+    folder, config = prepared_bundled_model(), ModelConfig(base=BUNDLED_ID)
+    identity, weights = base_identity(config), folder / "model.safetensors"
+    assert identity == f"{BUNDLED_ID}@{hash_file(weights)}"
+    os.utime(weights)  # as a copy of the cache has it
+    (folder / "README.md").write_text("Prepared.")
+    assert base_identity(config) == identity
+    settings = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(json.dumps(json.loads(settings) | {"rms_norm_eps": 0.1}))
+    assert base_identity(config) != identity
+    (folder / "config.json").write_text(settings)
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert base_identity(config) != identity
+    (folder / "unimoe.json").write_text(json.dumps({"weights": "of an older version"}))
+    assert base_identity(config) == identity  # it was prepared again
 
 
 def test_a_failure_to_prepare_leaves_nothing_behind(tiny_gguf: Path, tmp_cache: Path) -> None:

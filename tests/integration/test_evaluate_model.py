@@ -176,16 +176,13 @@ class TestPython:
         ("crossencoder:ce", 2, ["no kind of model 'crossencoder' (did you mean 'cross-encoder'?)", "monot5:..."]),
         ("cross-encoder:", 2, ["names no model; write one after the colon"]),
         ("cross-encoder:./nowhere", 3, ["'./nowhere': no such folder; check the path"]),
-        ("nobody/nothing", 3, ["'nobody/nothing'", "check the id or folder, or connect to the hub"]),
+        ("nobody/nothing", 3, ["'nobody/nothing'", "check the id or folder, connect to the hub"]),
         ("cross-encoder:nli", 3, ["nli: a model of 3 labels; ranking needs one score per pair"]),
         ("cross-encoder:encoder", 3, ["encoder: a BertModel, which has no head that scores pairs"]),
         ("cross-encoder:headless", 3, ["headless: no weights for classifier.bias"]),
         ("cross-encoder:toy", 3, ["toy: no config.json; give the folder of a model"]),
         ("cross-encoder:damaged", 3, ["toy, query 'q", "its score is not finite; the weights are damaged"]),
-        ("ce", 2, ["a BertForSequenceClassification, no causal language model", "write --model cross-encoder:ce"]),
-        ("adapter", 2, ["adapter: an adapter alone", "write --model rankllama:adapter if it has a score head"]),
-        ("t5", 2, ["a T5ForConditionalGeneration, no causal language model", "write --model monot5:t5"]),
-        ("encoder", 2, ["a BertModel, no causal language model", "write --model encoder:encoder"]),
+        ("encoder", 2, ["--task reranking: encoder does embedding only"]),
         ("monot5:ce", 3, ["ce: a BertForSequenceClassification, no T5 that answers"]),
         ("rankllama:ce", 3, ["ce: a BertForSequenceClassification, no decoder with a score head"]),
         ("rankllama:causal", 3, ["causal: no weights for score.weight"]),
@@ -208,6 +205,26 @@ def test_a_wrong_model_is_one_line_that_names_the_mend(
     assert not [*tmp_path.glob("outputs/*/seed_none/results/reranking/toy.json")] or code == 3
 
 
+@pytest.mark.parametrize(("name", "kind"), [("ce", "cross-encoder"), ("t5", "monot5")])
+def test_a_bare_name_is_read_as_its_folder_says_and_the_result_holds_how(
+    data: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    bare = scripts.successful(evaluate_model(data, name, tmp_path / "bare"))
+    scripts.successful(evaluate_model(data, f"{kind}:{name}", tmp_path / "named"))
+    assert scripts.run_of(tmp_path / "bare", name) == scripts.run_of(tmp_path / "named", name)
+    found = scripts.result_of(tmp_path / "bare", name)
+    assert found.read_as.startswith(f"{kind}: config.json: a ")
+    assert found.read_as in bare.stderr.replace("\n", " ")
+    assert not found.caveats
+
+
+def test_a_kind_that_overrules_the_folder_is_a_caveat(data: Path, tmp_path: Path) -> None:
+    done = scripts.successful(evaluate_model(data, "encoder:ce", tmp_path))
+    (caveat,) = scripts.result_of(tmp_path, "ce", task="embedding").caveats
+    assert caveat == "encoder:ce: read as encoder, and its files say cross-encoder"
+    assert "read as encoder, and its files say cross-encoder" in done.stderr
+
+
 def test_another_model_or_tokenizer_of_the_same_name_is_refused(data: Path, tmp_path: Path) -> None:
     scripts.successful(evaluate_model(data, "cross-encoder:ce", tmp_path))
     done = evaluate_model(data, "rankllama:llama", tmp_path, "--name", "ce")
@@ -217,7 +234,7 @@ def test_another_model_or_tokenizer_of_the_same_name_is_refused(data: Path, tmp_
     path = shutil.copytree(data / "ce", tmp_path / "changed" / "ce") / "tokenizer_config.json"
     scripts.write_plain(path, scripts.read_plain(path) | {"model_max_length": 20})
     done = evaluate_model(data, f"cross-encoder:{path.parent}", tmp_path)
-    scripts.assert_refused(done, 3, "holds another evaluation (prompt", silent=False)
+    scripts.assert_refused(done, 3, "holds another evaluation (base_model", silent=False)
 
 
 ZERO_SHOT = "--zero-shot --config tiny.yaml --dataset toy --task reranking"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from support.tiny_models import tiny_base
 
 from unimoe.config import PromptConfig
-from unimoe.models.prompts import yes_no_ids
+from unimoe.models.prompts import answer_ids
 from unimoe.models.unimodel import UnimodelForExp1
 
 PROMPT = PromptConfig(template="chat", order="document_first", instruction="Judge it.", embedding_suffix="\n")
@@ -133,7 +133,7 @@ class ModelServer:
             rows = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(vectors)]
             return {"object": "list", "model": body["model"], "data": rows[::-1], "usage": usage}
         if path == "/vllm/generative_scoring":
-            if tuple(body["label_token_ids"]) != yes_no_ids(self.model.tokenizer):
+            if body["label_token_ids"] != answer_ids(self.model.tokenizer):
                 raise ValueError("label_token_ids are not those of yes and no")
             with self.lock:
                 margins = self.model.rerank_ids([body["query"] + item for item in items])

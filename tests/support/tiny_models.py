@@ -25,6 +25,7 @@ from unimoe.config.base import EncoderConfig
 from unimoe.core.io import hash_parts
 from unimoe.models.base import BaseModel
 from unimoe.models.encoder import SentenceEncoder, load_encoder
+from unimoe.models.matcher import Matcher, SparseModel, load_matcher
 from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker, load_cross_encoder
 from unimoe.models.rerankers.mono_t5 import load_mono_t5
 from unimoe.models.rerankers.score_head import load_score_head
@@ -219,6 +220,11 @@ def load(base: Path | str, **settings: Any) -> SentenceEncoder:
     return load_encoder(EncoderConfig(base=str(base), **settings), torch.device("cpu"), torch.float32)
 
 
+def load_sparse(base: Path | str, **settings: Any) -> Matcher:
+    """A sparse encoder on the CPU in float32."""
+    return load_matcher(SparseModel, "--model", EncoderConfig(base=str(base), **settings), CPU, FLOAT)
+
+
 def save_tiny_mlm(folder: Path) -> Path:
     """Write a random masked language model, which the library reads as SPLADE."""
     return save_tiny_encoder(folder, auto="AutoModelForMaskedLM")
@@ -320,6 +326,28 @@ def save_tiny_score_adapter(base: Path, folder: Path) -> Path:
     classifier: Any = AutoModelForSequenceClassification
     lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     seeded(lambda: get_peft_model(classifier.from_pretrained(base, num_labels=1), lora)).save_pretrained(folder)
+    return folder
+
+
+def save_tiny_lora(base: Path, folder: Path, auto: str = "AutoModelForCausalLM", **settings: Any) -> Path:
+    """Write a random LoRA adapter of a saved model, as PEFT does: without tokenizer or configuration."""
+    lora = LoraConfig(**{"task_type": "CAUSAL_LM", "r": 4, "target_modules": ["q_proj", "v_proj"], **settings})
+    labels = {"num_labels": 1} if auto.endswith("SequenceClassification") else {}
+    model = getattr(transformers, auto).from_pretrained(base, **labels)
+    adapted: Any = seeded(lambda: get_peft_model(model, lora))
+    for name, weight in sorted(adapted.named_parameters()):
+        if weight.requires_grad and "lora_" in name:  # B is zero at the start
+            weight.data = torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))) / 10
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def save_library_lora(base: Path, folder: Path, kind: Any = SentenceTransformer, task: str | None = None) -> Path:
+    """Write a random LoRA adapter of a BERT, as sentence-transformers does after ``add_adapter``."""
+    model = kind(str(base), device="cpu")
+    lora = LoraConfig(task_type=task, r=4, target_modules=["query", "value"], init_lora_weights=False)
+    seeded(lambda: model.add_adapter(lora))
+    model.save_pretrained(str(folder))
     return folder
 
 

@@ -37,6 +37,8 @@ class ModelConfig(Section):
         max_length: tokens of one sequence, prompt included; the document is cut to fit, then the query; results name
             the queries that fill it.
         trust_remote_code: runs code from the model's repository; leave it off unless you have read that code.
+        pooling: how the token states of an ``encoder:`` become one vector, such as ``last`` of a decoder; null for its
+            own setting.
     """
 
     base: str
@@ -45,6 +47,7 @@ class ModelConfig(Section):
     dtype: Dtype = "auto"
     max_length: Annotated[int, Field(ge=16)] = 512
     trust_remote_code: bool = False
+    pooling: Literal["mean", "cls", "last"] | None = None
 
 
 TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts", "unimoe.prompts")
@@ -62,20 +65,26 @@ def _answer(given: Any) -> Any:
 Answer = Annotated[str | int, BeforeValidator(_answer)]
 
 
+def _in_a_list(given: Any) -> Any:
+    return list(given) if isinstance(given, list | tuple) else given if given is None else [given]
+
+
 class PromptConfig(Section):
     r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
 
     Attributes:
         template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
-            has lines ``Document:``, ``Query:`` and ``Relevant:`` and no conversation, for models to be trained.
+            has lines ``Document:``, ``Query:`` and ``Relevant:`` and no conversation, for models to be trained; ``bge``
+            is the prompt of bge-reranker-v2-gemma, whose words are fixed.
         order: which of query and document comes first; recorded in every result.
         instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
         field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
         query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
         document_prefix: text before a document to embed.
         embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
-        yes: the word or token id that says relevant; null for the model's own, ``yes``, or ``true`` of monoT5.
-        no: the same for what says not relevant; null for ``no``, or ``false`` of monoT5.
+        answers: the word or token id that says relevant, and that which says not relevant: the score is the difference
+            of their logits, or the logit of a single one; null for the model's own, ``[yes, no]``, ``[true, false]`` of
+            monoT5, or those of the template.
     """
 
     template: Annotated[str, checked(TEMPLATES.checked)] = "qwen3"
@@ -85,17 +94,32 @@ class PromptConfig(Section):
     query_prefix: str = f"Instruct: {QWEN3_INSTRUCTION}\nQuery:"
     document_prefix: str = ""
     embedding_suffix: Annotated[str, Field(min_length=1)] = "<|endoftext|>"
-    yes: Answer | None = None
-    no: Answer | None = None
+    answers: Annotated[list[Answer], BeforeValidator(_in_a_list), Field(min_length=1, max_length=2)] | None = None
 
-    def answers(self, yes: str, no: str) -> tuple[Answer, Answer]:
-        """Return the two answers, a model's own words where none are set."""
-        return (yes if self.yes is None else self.yes), (no if self.no is None else self.no)
+    @model_validator(mode="before")
+    @classmethod
+    def _answers_of_before(cls, given: Any) -> Any:
+        """Take ``yes`` and ``no``, the keys of configs and checkpoints of before there was ``answers``."""
+        if not isinstance(given, dict) or given.keys().isdisjoint({"yes", "no"}):
+            return given
+        before = {key: given[key] for key in ("yes", "no") if given.get(key) is not None}
+        others = {key: value for key, value in given.items() if key not in ("yes", "no")}
+        if not before:
+            return others
+        if given.get("answers") is not None:
+            raise ValueError("yes and no are in answers now; write answers: [YES, NO] alone")
+        return others | {"answers": [before.get("yes", "yes"), before.get("no", "no")]}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keys and values that are set; one without a value, such as an answer of the model's own, is left out."""
-        return self.model_dump(exclude_none=True)
+        """The keys and values that are set; answers of the model's own are left out.
+
+        Two answers have the keys that they had, so that results and trainings of before keep their names.
+        """
+        found = self.model_dump(exclude_none=True)
+        if self.answers and len(self.answers) == 2:
+            found["yes"], found["no"] = found.pop("answers")
+        return found
 
 
 class BM25Config(Section):

@@ -188,6 +188,8 @@ def retrieval_systems(
         if served_settings(experiment):
             engine.refuse_server()
         retriever = encoder_retriever(experiment, name, device, engine.dtype(device, experiment.encoder.dtype))
+        if retriever.model and retriever.model.said:
+            stderr.print(f"{experiment.encoder.base}: {retriever.model.said}", style="dim", soft_wrap=True)
     else:
         retriever = checkpoint_retriever(experiment, checkpoint, name, device)
     fused = [fused_system(retriever)] if experiment.retrieval.fuse_depth is not None else []

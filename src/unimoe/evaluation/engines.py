@@ -47,6 +47,7 @@ from unimoe.models.embedder import Advance, Embedder, Spread, Vectors
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
 from unimoe.models.named import ModelSettings, loaders_model, named_model
+from unimoe.models.own_prompts import OwnPrompts
 from unimoe.models.reranker import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
 from unimoe.results import safe_name
 
@@ -77,7 +78,7 @@ class Engine:
         recipe = _with_files(system.recipe, self.cluster.store)
         workers = ClusterWorkers(self.cluster, what, f"units/{safe_name(what)}", recipe, identity or self._run)
         facts = workers.ask("facts", {"options": dict(system.experiment.evaluation.batches)})
-        embed = own.embed and partial(ClusterEmbedder, workers, facts)
+        embed = own.embed and partial(ClusterEmbedder, workers, facts, own.own_prompts)
 
         def rerank(instruction: str | None = None, **batches: Unpack[Batches]) -> Reranker:
             return ClusterReranker(workers, facts, {"instruction": instruction, **batches})
@@ -104,7 +105,7 @@ class Engine:
             "prompts": prompts.model_dump(mode="json"),
             "adapted": adapted,
         }
-        (found,) = embedder.workers.compute("mteb", [part], lambda reply, _: _Found.model_validate(reply))
+        (found,) = embedder.workers.compute("mteb", [part], lambda reply, _: _TaskReply.model_validate(reply))
         return Outcome(run={}, qrels={}, queries={}, scores=Scores({}, {}, []), **dict(found))
 
     def noted(self, what: str, size: int | None) -> AbstractContextManager[None]:
@@ -157,8 +158,9 @@ class ClusterEmbedder(Embedder):
 
     device, dtype = torch.device("cpu"), torch.float32  # of what the driver does with vectors
 
-    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any]) -> None:
+    def __init__(self, workers: ClusterWorkers, facts: Mapping[str, Any], own_prompts: OwnPrompts) -> None:
         self.workers, self._place, self._budget = workers, facts["place"], facts["token_budget"]
+        self.own_prompts = own_prompts
         self.base_identity, self.prompt_name = facts["base_identity"], facts["prompt_name"]
         self.dtype = getattr(torch, facts["dtype"])
 
@@ -260,7 +262,7 @@ def _numbers(reply: Any, rows: int, dimensions: int) -> NDArray[Any]:
     return found
 
 
-class _Found(Strict):
+class _TaskReply(Strict):
     """The reply of the job ``mteb``."""
 
     task_type: str | None
@@ -367,7 +369,9 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         load_from_hub(task)
         prompts = TaskPrompts(MTEBConfig.model_validate(part["prompts"]))
         outcome = evaluate_task(MTEBEncoderWrapper(model().embedder(), prompts=prompts, **part["adapted"]), task)
-        found: dict[str, Any] = json.loads(json.dumps({name: getattr(outcome, name) for name in _Found.model_fields}))
+        found: dict[str, Any] = json.loads(
+            json.dumps({name: getattr(outcome, name) for name in _TaskReply.model_fields})
+        )
         return found
 
     return {job.__name__: job for job in (encode, rerank, truncated, facts, mteb)}

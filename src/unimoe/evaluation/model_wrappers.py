@@ -21,8 +21,9 @@ from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
 from unimoe.data.sources.from_mteb import import_mteb
 from unimoe.evaluation.mteb.prompts import TaskPrompts
-from unimoe.models.embedder import Advance, Embedder, Encode, Spread, TextKind, Vectors
+from unimoe.models.embedder import Advance, Embedder, Encode, Spread, Vectors
 from unimoe.models.model import Model, as_embedder, as_reranker
+from unimoe.models.own_prompts import KINDS
 from unimoe.models.pair_model import PairModel, TokenReranker
 from unimoe.models.reranker import Reranker
 from unimoe.models.tensor_files import tensors_hash
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 Adapted = TypeVar("Adapted", bound=Embedder | PairModel | Reranker | Model)
-
-_KINDS: Mapping[str | None, TextKind] = {"query": "query", "document": "document", None: "plain"}
 
 
 class MTEBWrapper(Generic[Adapted]):
@@ -91,8 +90,8 @@ class MTEBWrapper(Generic[Adapted]):
 class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
     """Embeds texts for MTEB, which compares them by products; arguments as in ``MTEBWrapper``.
 
-    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: queries and documents those
-    of the model's prompt, the texts of symmetric tasks (STS, classification, clustering) none.
+    A text gets the prefix that ``prompts`` has for its task and role, else the model's own: that for the task or its
+    type, in MTEB's order, else that of queries, documents, or texts of symmetric tasks (STS, clustering).
     """
 
     kind, kept = "dense", False
@@ -121,7 +120,8 @@ class MTEBEncoderWrapper(MTEBWrapper[Embedder]):
 
     def options(self, task: TaskMetadata, role: str | None) -> dict[str, Any]:
         """Return the arguments of ``Embedder.encode`` for the texts of a task, as JSON values."""
-        return {"kind": _KINDS[role], "prefix": self.prompts.prefix(task, role), **self.batches}
+        prefix = self.prompts.prefix(task, role, self.model.own_prompts)
+        return {"kind": KINDS[role], "prefix": prefix, **self.batches}
 
     def similarity(self, embeddings1: Array, embeddings2: Array) -> Tensor:
         """Return products of all pairs of ``(N, D)`` and ``(M, D)`` vectors, ``(N, M)``, on the CPU."""

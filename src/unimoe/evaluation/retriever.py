@@ -61,7 +61,7 @@ def encoder_retriever(
     encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
     embedder: Embedder
     if settings := served_settings(experiment):
-        prefixes: dict[TextKind, str] = {"query": encoder.query_prefix or "", "document": encoder.document_prefix or ""}
+        prefixes: dict[TextKind, str | None] = {"query": encoder.query_prefix, "document": encoder.document_prefix}
         served = ServedEmbedder(base, settings, prefixes)
         model = embedders_model(served, experiment.retrieval, dtype_name, usage=served.usage)
         return System(name, experiment, model, ("retrieval",))
@@ -81,7 +81,7 @@ def encoder_retriever(
 def embedders_model(embedder: Embedder, config: DenseConfig, dtype: str, **facts: Any) -> Model:
     """Return the model of what embeds the texts of a search."""
     prompt = _prompt_with_lengths(embedder.prompt_name, config)
-    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, **facts)
+    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, said=embedder.said, **facts)
 
 
 def _matching_system(experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype) -> System:

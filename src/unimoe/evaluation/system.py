@@ -154,6 +154,8 @@ def _with_own_prefixes(experiment: Experiment) -> Experiment:
 def model_recipe(kind: str, experiment: Experiment | DenseExperiment, **values: Any) -> Recipe:
     """Return how a worker makes the model of a system, as JSON values; ``engines`` has a maker of each kind."""
     settings = experiment.model_dump(mode="json", exclude={"output_dir"})
+    if isinstance(experiment, Experiment):  # a template that is set says more than the one by default
+        settings["prompt"] = experiment.prompt.model_dump(mode="json", exclude_unset=True)
     return {"maker": "unimoe.evaluation.engines:jobs_of", "kind": kind, "experiment": settings, **values}
 
 

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unimoe.config.training import LoraConfig
 from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.io import hash_json
 from unimoe.models.adapter_files import put_adapter
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
+from unimoe.models.identity import content_hash
 from unimoe.models.model_files import first_line, silence_transformers
+from unimoe.models.own_code import ELSEWHERE
 
 
 def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
@@ -55,6 +58,11 @@ def load_lora(base: BaseModel, folder: Path) -> Any:
     return put_adapter(base.model, folder, base.identity)
 
 
+def adapted_identity(base: str, folder: Path) -> str:
+    """Return how results know a base of this identity with the adapters saved in ``folder``."""
+    return f"{folder.resolve().name}@{hash_json([content_hash(folder), base])}"
+
+
 def _refuse_adapted(base: BaseModel) -> None:
     if base.adapted:
         raise UsageError(f"{base.identity} is an adapter and gets no other; merge it into its base, and save that")
@@ -87,6 +95,8 @@ def output_layer(model: Any) -> Any:
     head = model.get_output_embeddings()
     if head is None:
         raise UsageError(f"a {type(model).__name__} gives no logits of tokens; give a causal language model")
+    if not isinstance(getattr(head, "weight", None), Tensor):  # MiniCPM's layerwise reranker has a head for each layer
+        raise UsageError(f"a {type(model).__name__} has no output matrix that gives the logits of tokens; {ELSEWHERE}")
     if hasattr(head, "get_base_layer") and not getattr(head, "merged", False):
         raise UsageError(
             "adapters of PEFT on the output layer would be missed; give what their model's merge_and_unload() returns"

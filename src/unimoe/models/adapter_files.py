@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.core.errors import DataError, first_few
+from unimoe.models.folder import ModelFolder, loadable
 from unimoe.models.model_files import first_line, silence_transformers
 
 _OUTER = "base_model.model."
@@ -25,13 +26,28 @@ def put_adapter(model: Any, folder: Path, base: str) -> Any:
     return adapted
 
 
+def load_library_model(kind: str, folder: ModelFolder, **options: Any) -> Any:
+    """Load a model of sentence-transformers by its class, with the adapter of its folder; options are the class's."""
+    import sentence_transformers
+
+    with loadable(folder) as root:
+        model = getattr(sentence_transformers, kind)(str(root), local_files_only=True, **options)
+    if folder.base:
+        model.load_adapter(str(folder.inner))
+        refuse_unfit(model.transformers_model, folder.inner, folder.base.name)
+    return model
+
+
 def refuse_unfit(adapted: Any, folder: Path, base: str) -> None:
     """Refuse adapters of which PEFT replaced missing weights by new ones, or dropped some that it did not know."""
     import peft
 
     # Without embeddings: the default, "auto", asks the hub for the base model's config.
     there = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    unmatched = sorted({name.removeprefix(_OUTER) for name in there} ^ stored_weights(folder))
+    wanted, stored = {name.removeprefix(_OUTER) for name in there}, stored_weights(folder)
+    # An adapter of embeddings comes with their own weights, which PEFT loads too.
+    taken = wanted | {name.removeprefix(_OUTER) for name in adapted.state_dict()}
+    unmatched = sorted((wanted - stored) | (stored - taken))
     if unmatched:
         verb = "is" if len(unmatched) == 1 else "are"
         raise DataError(f"{folder}: the adapter does not fit {base} ({first_few(unmatched)} {verb} on one side only)")

@@ -15,7 +15,8 @@ from unimoe.core.io import hash_json
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS
 from unimoe.models.device import keep_freed_memory
 from unimoe.models.folder import ModelFolder, find_folder
-from unimoe.models.model_files import load_pretrained, loading
+from unimoe.models.model_files import folders_tokenizer, load_pretrained, loading
+from unimoe.models.own_code import or_own_code, refuse_unknown_class
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
@@ -49,6 +50,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     from transformers import AutoModelForCausalLM
 
     folder = find_base(config)
+    refuse_unknown_class(f"model.base {config.base!r}", folder.architecture, trusted=config.trust_remote_code)
     identity = _identity(config, folder)
     kept = None if config.layers is None else _configuration(config)
     remedy = f"delete {folder.root}, and run again" if folder.is_bundled else _REMEDY
@@ -59,7 +61,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     if missing:
         raise DataError(
             f"model.base {config.base!r}: no weights for {min(missing)}; "
-            "use a causal language model that is saved with its output layer"
+            f"use a causal language model that is saved with its output layer{or_own_code(model)}"
         )
     if decoder_layers(decoder_of(model)) is None:
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
@@ -91,11 +93,8 @@ def use_one_kernel_norms(model: Any) -> None:
 
 def load_tokenizer(config: ModelConfig) -> Any:
     """Load the tokenizer of a base model alone."""
-    from transformers import AutoTokenizer
-
     with loading(f"model.base {config.base!r}: its tokenizer cannot be loaded", _REMEDY):
-        place = find_base(config, weights=False).tokenizer_root
-        return AutoTokenizer.from_pretrained(place, trust_remote_code=config.trust_remote_code)
+        return folders_tokenizer(find_base(config, weights=False))
 
 
 def find_base(config: ModelConfig, *, weights: bool = True) -> ModelFolder:
@@ -226,9 +225,37 @@ def logit_changes(config: Any) -> tuple[float, float | None]:
     return factor, getattr(config, "final_logit_softcapping", None)
 
 
+def is_bidirectional(config: Any) -> bool:
+    """Return whether the tokens of a decoder see those after them, by its configuration."""
+    everywhere = getattr(config, "use_bidirectional_attention", None) in (True, "all")
+    return everywhere or not getattr(config, "is_causal", True)
+
+
+def position_limit(model: Any) -> int | None:
+    """Return the tokens of a model's longest sequence by its table of positions; None where it has none that ends.
+
+    Rotations and relative positions have no end. RoBERTa and its relatives count from the padding's id plus one.
+    """
+    for module in model.modules():
+        for name in ("position_embeddings", "wpe", "embed_positions"):
+            table = module._modules.get(name)
+            if isinstance(table, nn.Embedding):
+                padding = getattr(module, "padding_idx", None) if name == "position_embeddings" else None
+                before = getattr(table, "offset", 0) if padding is None else padding + 1
+                return table.num_embeddings - int(before)
+    return None
+
+
+def refuse_beyond_positions(model: Any, max_length: int) -> None:
+    """Raise a ``UsageError`` about sequences that are longer than a model's table of positions."""
+    limit = position_limit(model)
+    if limit is not None and max_length > limit:
+        raise UsageError(f"model.max_length {max_length}: this model has {limit} positions; lower it to {limit}")
+
+
 def refuse_dependent_states(config: Any, max_length: int) -> None:
     """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
-    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+    if is_bidirectional(config):
         raise UsageError(
             f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "
             "name it with encoder: to embed"

@@ -80,6 +80,7 @@ def training_settings(experiment: Experiment, arm: str, seed: int, **content: st
     """Return what determines a training's weights as plain data: config, arm, seed, and content hashes by name."""
     relevant = experiment.model_dump(include={"model", "prompt", "lora", "training"})
     relevant["prompt"] = experiment.prompt.settings
+    relevant["model"].pop("pooling")  # of an encoder, which no arm is
     for neutral in WITHOUT_EFFECT:
         relevant["training"].pop(neutral, None)
     relevant["evaluation"] = {"bm25": experiment.evaluation.bm25.model_dump()}  # negatives come from BM25

@@ -150,6 +150,11 @@ class AnswerHead(nn.Module):
         return nn.functional.linear(states.float(), self.weight, self.bias)
 
 
+def margin_of(values: Tensor) -> Tensor:
+    """Return what the first answer has more than the second, for values ``(..., 2)``; of ``(..., 1)`` its own."""
+    return values[..., 0] - values[..., 1] if values.shape[-1] == 2 else values[..., 0]
+
+
 def compute_in_float32(module: nn.Module) -> None:
     """Give a module float32 weights, and cast to float32 what it is called with."""
     module.float().register_forward_pre_hook(lambda _, arguments: tuple(map(_float32, arguments)))

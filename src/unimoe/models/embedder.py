@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from unimoe.config import Batches
 from unimoe.core.errors import InputError
 from unimoe.models.batching import default_token_budget
+from unimoe.models.own_prompts import BARE, OwnPrompts
+from unimoe.models.own_prompts import TextKind as TextKind
 
 if TYPE_CHECKING:
     from unimoe.models.served.client import RequestEstimate
-
-TextKind = Literal["query", "document", "plain"]
-"""The role of a text: retrieval has queries and documents, symmetric tasks (STS, clustering) have neither."""
 
 Advance = Callable[[int], None]
 """Called with the number of items done since the last call."""
@@ -40,11 +39,15 @@ class Embedder(ABC):
         prompt_name: name and content hash of all settings that change a text's tokens or vector: prefixes, lengths,
             pooling.
         dimension: the width of a vector, where it is known before the first one.
+        own_prompts: what it reads before the texts of MTEB's tasks where nothing else is configured.
+        said: how it reads texts, in one line; empty where nothing is to be said.
     """
 
     base_identity: str
     prompt_name: str
     dimension: int | None = None
+    own_prompts: OwnPrompts = BARE
+    said: str = ""
 
     @property
     @abstractmethod

@@ -8,23 +8,29 @@ in float32; prefixes of the config; and errors that say what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from unimoe.config.base import EncoderConfig
+from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.io import hash_json
-from unimoe.models.base import BaseSizes
+from unimoe.models.adapter_files import load_library_model
+from unimoe.models.base import BaseSizes, is_bidirectional
 from unimoe.models.batching import FittingBatches, default_token_budget, gather, to_device
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import compute_in_float32
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.folder import ModelFolder, find_folder, loadable
+from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import module_folders, read_settings, settings_hash
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
+from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
 from unimoe.models.prompts import well_formed
+from unimoe.models.registry import Registered, find_registered, prompts_said
+from unimoe.models.token_ids import add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -57,7 +63,11 @@ def load_encoder(
             model[0].to(dtype)
         elif isinstance(model[0], Transformer) and part.config.is_encoder_decoder:
             raise ValueError(f"a {type(part).__name__} is an encoder and a decoder; use another encoder")
-    return SentenceEncoder(model, config, folder.identity, settings, key)
+        _refuse_unstated_pooling(config, folder, part, key)
+    registered = find_registered(config.base) if folder.commit else None
+    if registered:
+        _set_as_registered(model, registered)
+    return SentenceEncoder(model, config, folder.identity, settings, key, registered)
 
 
 def encoder_sizes(config: EncoderConfig) -> BaseSizes:
@@ -74,18 +84,26 @@ class SentenceEncoder(Embedder):
 
     Attributes:
         model: the encoder, in eval mode, on its device.
+        own_prompts: what it reads before a text of a task.
         prefixes: of a query, a document and a plain text.
         pooling: names of its poolings, joined by ``+``.
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
+        said: in one line, what was found: prompts and whose they are, pooling and length.
     """
 
     dimension: int
 
     def __init__(
-        self, model: SentenceTransformer, config: EncoderConfig, identity: str, settings: str, key: str = "encoder"
+        self,
+        model: SentenceTransformer,
+        config: EncoderConfig,
+        identity: str,
+        settings: str,
+        key: str = "encoder",
+        registered: Registered | None = None,
     ) -> None:
-        from sentence_transformers.sentence_transformer.modules import Pooling
+        from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 
         if model.similarity_fn_name not in ("cosine", "dot"):
             raise DataError(
@@ -94,10 +112,16 @@ class SentenceEncoder(Embedder):
             )
         self.model, self._unit = model, model.similarity_fn_name == "cosine"
         self._fitting = FittingBatches("a text", "max_length")
-        self.prefixes = _prefixes(config, model)
+        self.own_prompts = _own_prompts(config, model, registered)
+        self.prefixes = self.own_prompts.by_kind
+        self._settings = dict(registered.settings) if registered else {}
         modes = next((module.pooling_mode for module in model if isinstance(module, Pooling)), "none")
         self.pooling = modes if isinstance(modes, str) else "+".join(modes)
         self.max_length = text_length(config, model, key)
+        part, first = model.transformers_model, model[0]
+        self._rows = None if part is None else embedding_rows(part)
+        if isinstance(first, StaticEmbedding):
+            self._rows = first.embedding.num_embeddings
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
         else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
@@ -105,7 +129,10 @@ class SentenceEncoder(Embedder):
             with loading(f"{key}.base {config.base!r}: its modules do not fit together", remedy):
                 self.dimension = self._embed(["a"], "", "plain").shape[1]
         self.base_identity = identity
-        self.prompt_name = f"{self.pooling}@{hash_json([self.prefixes, self.pooling, self.max_length, settings])}"
+        read = [self.prefixes, self.pooling, self.max_length, settings, *filter(None, [self._settings])]
+        self.prompt_name = f"{self.pooling}@{hash_json(read)}"
+        said = prompts_said(self.own_prompts, registered, "of its folder")
+        self.said = f"{said}; {self.pooling} pooling; {self.max_length:,} tokens"
 
     @property
     def reduced_budget(self) -> int | None:
@@ -160,6 +187,7 @@ class SentenceEncoder(Embedder):
         if isinstance(tokenizer, Tokenizer):  # that of a static embedding, which reads no special tokens
             tokenizer.enable_truncation(length)
             sequences = [encoding.ids for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
+            refuse_tokens_without_rows(sequences, self._rows)
         elif isinstance(tokenizer, PreTrainedTokenizerBase):
             self.model.max_seq_length = length
             special = tokenizer.num_special_tokens_to_add()
@@ -167,6 +195,7 @@ class SentenceEncoder(Embedder):
                 raise UsageError(f"a length of {length} leaves no room beside the {special} special tokens; raise it")
             alone = dict.fromkeys(("return_attention_mask", "return_token_type_ids", "verbose"), False)
             sequences = tokenizer(texts, truncation=True, **alone)["input_ids"] if texts else []
+            refuse_tokens_without_rows(sequences, self._rows, tokenizer)
         else:  # of words
             self.model.max_seq_length = length
             sequences = [tokenizer.tokenize(text)[:length] for text in texts]
@@ -185,6 +214,8 @@ class SentenceEncoder(Embedder):
             name: to_device(value, self.device) if isinstance(value, Tensor) else value for name, value in read.items()
         }
         vectors = self.model(features, **task)["sentence_embedding"].float()[:, : self.model.truncate_dim]
+        if self._settings.get("layer_norm"):
+            vectors = nn.functional.layer_norm(vectors, vectors.shape[1:])
         return nn.functional.normalize(vectors, dim=-1) if self._unit else vectors
 
 
@@ -192,20 +223,18 @@ def load_modules(
     kind: str, config: EncoderConfig, folder: ModelFolder, device: torch.device, dtype: torch.dtype
 ) -> Any:
     """Load a whole model of sentence-transformers by its class; what follows its transformer computes in float32."""
-    import sentence_transformers
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     place = {"device_map": "meta"} if device == META else {}
-    with loadable(folder) as root:
-        model: Any = getattr(sentence_transformers, kind)(
-            str(root),
-            device=None if place else str(device),
-            local_files_only=True,
-            trust_remote_code=config.trust_remote_code,
-            model_kwargs={"dtype": dtype, **place},
-        )
-    folders = module_folders(folder.root)
-    _refuse_incomplete(model, folder)
+    model = load_library_model(
+        kind,
+        folder,
+        device=None if place else str(device),
+        trust_remote_code=config.trust_remote_code,
+        model_kwargs={"dtype": dtype, **place},
+    )
+    folders = module_folders(folder.library_root)
+    _complete(model, folder)
     poolings = [index for index, module in enumerate(model) if isinstance(module, Pooling)]
     if config.pooling != "auto":
         if not poolings:
@@ -222,8 +251,11 @@ def load_modules(
     return model.requires_grad_(False).eval()
 
 
-def _refuse_incomplete(model: Any, folder: ModelFolder) -> None:
-    """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights."""
+def _complete(model: Any, folder: ModelFolder) -> None:
+    """Raise a ``ValueError`` where a transformer in a model's first folder, or a route of it, lacks weights.
+
+    Its tokenizer gets the tokens around a text that it states.
+    """
     from sentence_transformers.base.modules import Transformer
 
     inner = folder.inner
@@ -234,22 +266,60 @@ def _refuse_incomplete(model: Any, folder: ModelFolder) -> None:
         if isinstance(module, Transformer) and (folder.base or (place / "config.json").is_file()):
             part: Any = module.model
             refuse_another_vocabulary(module.tokenizer, part)
+            add_stated_ends(module.tokenizer, place if place != inner else folder.tokenizer_root)
             if missing := [name for name in missing_weights(part, place, folder) if "pooler" not in name.split(".")]:
                 raise ValueError(f"no weights for {missing[0]}; use a complete model")
 
 
-def _prefixes(config: EncoderConfig, model: SentenceTransformer) -> dict[TextKind, str]:
-    """Return the config's prefixes; where it has none, the model's, chosen as ``encode_query`` and its siblings do.
+def _own_prompts(config: EncoderConfig, model: SentenceTransformer, registered: Registered | None) -> OwnPrompts:
+    """Return a model's prompts: the config's prefixes, else the registry's prompts, else those of the model's files."""
+    folders, default = model.prompts, model.default_prompt_name
+    if registered:
+        own = registered.own_prompts(folders, default)
+    else:
+        own = OwnPrompts(prompts_by_kind(folders, default), {name: text or "" for name, text in folders.items()})
+    given: dict[TextKind, str | None] = {"query": config.query_prefix, "document": config.document_prefix}
+    stated = {kind: prefix for kind, prefix in given.items() if prefix is not None}
+    return replace(own, by_kind=own.by_kind | stated, stated=frozenset(stated))
 
-    One difference: an empty ``document`` is replaced by ``passage``, which models older than ``encode_document`` have.
-    """
-    own = {name: well_formed(prompt or "") for name, prompt in model.prompts.items()}
-    document = next(filter(None, (own.get(name) for name in ("document", "passage", "corpus"))), "")
-    return {
-        "query": own.get("query", "") if config.query_prefix is None else config.query_prefix,
-        "document": document if config.document_prefix is None else config.document_prefix,
-        "plain": own.get(model.default_prompt_name or "", ""),
-    }
+
+def _refuse_unstated_pooling(config: EncoderConfig, folder: ModelFolder, part: Any, key: str) -> None:
+    """Refuse a decoder whose folder states no pooling: the library would take the mean of all tokens."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
+
+    kind = read_settings(folder.root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    stated = (folder.root / "modules.json").is_file() and kind == "SentenceTransformer"
+    if part is None or stated or config.pooling != "auto":
+        return
+    own = part.config.get_text_config()
+    if own.model_type in DECODERS.keys() - ENCODERS.keys() and not is_bidirectional(own):
+        raise UsageError(
+            f"{key}.base {config.base}: a {type(part).__name__} is a decoder, and its folder does not say how its "
+            f"states become one vector; set {key}.pooling=last, or mean, as it was trained"
+        )
+
+
+def _set_as_registered(model: SentenceTransformer, registered: Registered) -> None:
+    """Set prompts, tokenizer, pooling and width as the registry's loader does."""
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    settings, tokenizer = registered.settings, model.tokenizer
+    if registered.reads:  # so that a model that is trained from this one is saved with them
+        own = registered.own_prompts(model.prompts, model.default_prompt_name)
+        model.prompts = {**own.named, "query": own.by_kind["query"], "document": own.by_kind["document"]}
+        default = registered.default or model.default_prompt_name
+        model.default_prompt_name = default if default in model.prompts else None
+    add_ends(tokenizer, first=settings.get("add_bos_token", False), last=settings.get("add_eos_token", False))
+    if "padding_side" in settings:
+        tokenizer.padding_side = settings["padding_side"]
+    if "max_seq_length" in settings:
+        model.max_seq_length = settings["max_seq_length"]
+    if "embed_dim" in settings:
+        model.truncate_dim = settings["embed_dim"]
+    for module in model:
+        if isinstance(module, Pooling):
+            module.include_prompt = settings.get("include_prompt", module.include_prompt)
 
 
 def text_length(config: EncoderConfig, model: Any, key: str) -> int:
@@ -263,9 +333,12 @@ def text_length(config: EncoderConfig, model: Any, key: str) -> int:
             positions -= padding + 1
             break
     if config.max_length is not None:
-        if positions and 0 < positions < config.max_length:
-            raise UsageError(f"{key}.max_length {config.max_length}: {config.base} has {positions} positions; lower it")
-        return config.max_length
+        if not 0 < positions < config.max_length:
+            return config.max_length
+        if model.device != META:  # which is loaded to be described, beside the one that embeds
+            said = f"{key}.max_length {config.max_length}: {config.base} has {positions} positions, which are used"
+            stderr.print(said, style="dim", soft_wrap=True)
+        return positions
     cut = getattr(model.tokenizer, "truncation", None)  # of a static embedding's tokenizer
     own = cut["max_length"] if isinstance(cut, dict) else model.max_seq_length
     return int(min(limit for limit in (own, positions, _LONGEST) if isinstance(limit, int | float) and limit >= 1))

@@ -6,29 +6,43 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError
-from unimoe.core.io import hash_json, write_json
+from unimoe.core.io import hash_json
 from unimoe.models.bundled import BUNDLED_ID, bundled_content, bundled_encoder_folder, prepared_bundled_model
 from unimoe.models.identity import (
     ADAPTER_SETTINGS,
+    TEMPLATES,
     content_files,
     content_hash,
     is_weights,
     read_settings,
     transformer_folder,
 )
-from unimoe.models.kinds import ENCODER, LATE, SPARSE, stated_kind
+from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, stated_kind
 from unimoe.models.model_files import first_line
 from unimoe.models.named_code import refuse_named_code
 
 _SETTINGS_FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.bpe", "*.tiktoken"]
 _NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*", "original/*", "checkpoint-*/*", "consolidated*"]
 _TOKENIZER = "tokenizer_config.json"
+_OF_LIBRARY = ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json")
+_OF_TOKENIZER = (
+    *(
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "chat_template*",
+        TEMPLATES,
+        "*processor_config.json",
+    ),
+    *("vocab*", "merges.txt", "*.model", "*.spm", "*.bpe", "*.tiktoken"),
+)
 _MERGE = "merge adapters into their base, and save the whole model"
 
 
@@ -69,9 +83,13 @@ class ModelFolder:
         return self.name if self.commit or self.is_bundled else self.root.resolve().name
 
     def is_other_than(self, kind: str) -> bool:
-        """Return whether the files say that the model is of another kind; a bare transformer may be any encoder."""
-        bare = self.kind == ENCODER and not (self.root / "modules.json").is_file()
-        return self.kind not in ("", kind) and not (bare and kind in (SPARSE, LATE))
+        """Return whether the files say that the model is of another kind.
+
+        A bare transformer may be any encoder, and a bare classifier may read pairs as RankLLaMA does.
+        """
+        bare = not (self.root / "modules.json").is_file()
+        open_kinds = {ENCODER: (SPARSE, LATE), CROSS_ENCODER: (RANK_LLAMA,), RANK_LLAMA: (CROSS_ENCODER,)}
+        return self.kind not in ("", kind) and not (bare and kind in open_kinds.get(self.kind, ()))
 
     @property
     def is_bundled(self) -> bool:
@@ -113,6 +131,11 @@ class ModelFolder:
     def inner(self) -> Path:
         """The folder of the transformers model inside one of sentence-transformers, or the folder itself."""
         return transformer_folder(self.root)
+
+    @property
+    def library_root(self) -> Path:
+        """The folder whose modules of sentence-transformers count: its own, else those of an adapter's base."""
+        return self.root if (self.root / "modules.json").is_file() else self.whole.root
 
     @property
     def tokenizer_root(self) -> Path:
@@ -164,7 +187,8 @@ def read_folder(
     names = config.get("architectures")
     architecture = str(names[0]) if isinstance(names, list) and names else ""
     kind, because = stated_kind(root, config, architecture, base.name if base else None)
-    code = _code_of(key, config, architecture) if trust_remote_code else ()
+    settings = [config, read_settings(transformer_folder(root) / _TOKENIZER)]
+    code = _code_of(key, settings, architecture) if trust_remote_code else ()
     model_type = str(config.get("model_type", ""))
     return ModelFolder(name, root, commit, base, architecture, model_type, kind, because, trust_remote_code, code)
 
@@ -205,18 +229,18 @@ def _downloaded(key: str, name: str, revision: str | None, *, trust: bool, remed
     return folder
 
 
-def _code_of(key: str, config: dict[str, Any], architecture: str) -> tuple[str, ...]:
+def _code_of(key: str, settings: list[dict[str, Any]], architecture: str) -> tuple[str, ...]:
     """Return what else the identity of a model with code of its own depends on, since that code runs.
 
     Code may come from another repository; and where transformers has the class too, its own is another.
     """
     import transformers
 
-    mapped = config.get("auto_map") or {}
-    places = [place for entry in mapped.values() for place in (entry if isinstance(entry, list) else [entry])]
+    mapped = [entry for each in settings for entry in (each.get("auto_map") or {}).values()]
+    places = [place for entry in mapped for place in (entry if isinstance(entry, list) else [entry])]
     others = sorted({str(place).partition("--")[0] for place in places if place and "--" in str(place)})
     found = [f"{name}@{_downloaded(key, name, None, trust=True, remedy='', weights=False).name}" for name in others]
-    return (*found, *["own code"] * bool(mapped and architecture in dir(transformers)))
+    return (*found, *["own code"] * bool(settings[0].get("auto_map") and architecture in dir(transformers)))
 
 
 def _base_of(key: str, root: Path, *, trust: bool, weights: bool) -> ModelFolder | None:
@@ -262,38 +286,33 @@ def _refuse_other_adapters(place: Path, settings: dict[str, Any]) -> None:
     kind = settings.get("peft_type")
     if kind != "LORA":
         raise DataError(f"{place}: an adapter of type {kind}; LoRA, DoRA and rsLoRA are known: {_MERGE}")
-    if settings.get("alora_invocation_tokens"):
-        raise DataError(f"{place}: an activated LoRA, whose weights count after some tokens alone; use plain LoRA")
+    for name in ("alora_invocation_tokens", "layer_replication"):
+        if settings.get(name):
+            raise DataError(f"{place}: {name} changes more than the weights of layers; {_MERGE}")
 
 
 @contextmanager
 def loadable(folder: ModelFolder) -> Iterator[Path]:
-    """Yield the folder from which sentence-transformers loads a model while the block runs.
+    """Yield the folder from which sentence-transformers loads a model without its adapter, while the block runs.
 
-    For an adapter it is a copy by links that names the folder of its base, and has a tokenizer. The library itself
-    would take a base of the hub at another revision, and miss one whose path counts from the adapter.
+    For an adapter it is a copy by links, with what the base has in place of the adapter. The library itself would take
+    a base of the hub at another revision, miss one beside the adapter, and want a tokenizer there.
     """
     if folder.base is None:
         yield folder.root
         return
-    base, inner = folder.base.inner, folder.inner
+    root, base = folder.library_root, folder.base.inner
+    inner = folder.inner if root == folder.root else base
+    own = {path.name: path for path in folder.inner.iterdir() if not fnmatchcase(path.name, "adapter_*")}
+    unwanted = [*_OF_LIBRARY * (root == folder.root), *_OF_TOKENIZER * (folder.tokenizer_root != base)]
+    kept = [path for path in base.iterdir() if not any(fnmatchcase(path.name, pattern) for pattern in unwanted)]
+    files = own | {path.name: path for path in kept if path.name not in own or path.name == "config.json"}
     with tempfile.TemporaryDirectory(prefix="unimoe-") as temporary:
         copy = Path(temporary, folder.label)
-        place = copy / inner.relative_to(folder.root)
+        place = copy / inner.relative_to(root)
         place.mkdir(parents=True)
-        own = {path.name: path for path in inner.iterdir() if path.name not in ("config.json", ADAPTER_SETTINGS)}
-        if folder.tokenizer_root == base:
-            own = {path.name: path for path in base.iterdir() if path.is_file() and _may_be_tokenizer(path)} | own
-        for name, path in own.items():
+        if place != copy:
+            files |= {f"../{path.name}": path for path in root.iterdir() if not path.samefile(inner)}
+        for name, path in files.items():
             (place / name).symlink_to(path.resolve())
-        for path in folder.root.iterdir() if place != copy else ():
-            if path.name != place.relative_to(copy).parts[0]:
-                (copy / path.name).symlink_to(path.resolve())
-        settings = read_settings(inner / ADAPTER_SETTINGS)
-        found = {"base_model_name_or_path": str(base.resolve()), "revision": None}
-        write_json(place / ADAPTER_SETTINGS, settings | found)
         yield copy
-
-
-def _may_be_tokenizer(path: Path) -> bool:
-    return not is_weights(path) and path.name != "modules.json" and "sentence_" not in path.name

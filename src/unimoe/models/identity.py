@@ -22,7 +22,8 @@ TEMPLATES = "additional_chat_templates"
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "adapter_model.bin")
 _SETTINGS = ("*.json", "*.txt", "*.model", "*.jinja")
 _UNREAD = (
-    *(".*", "*.md", "LICENSE*", "LICENCE*", "NOTICE*", "*.pdf", "*.html", "*.csv", "*.log", "*.lock", "*.tmp"),
+    *(".*", "*.md", "LICENSE*", "LICENCE*", "NOTICE*", "*.pdf", "*.html", "*.log", "*.lock", "*.tmp"),
+    *("*.csv", "*.jsonl", "*.trec", "*.parquet"),
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp"),
     *("*.onnx", "*.onnx_data", "*.xml", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.mlmodel", "*.tflite", "*.pth"),
     *("checkpoint-*", "optimizer.*", "scheduler.*", "rng_state*", "scaler.pt", "trainer_state.json"),
@@ -66,8 +67,11 @@ def content_files(root: Path) -> dict[str, Path]:
     that was started in the model's own folder do not.
     """
     root = Path(os.path.normpath(root))
-    routes = read_settings(root / "router_config.json").get("structure", {})
-    inside = {root / TEMPLATES, *(root / name for names in routes.values() for name in names), *module_folders(root)}
+    inside = {root / TEMPLATES, *module_folders(root)}
+    for file in ("router_config.json", "config.json"):  # the older name last
+        routes = read_settings(root / file).get("structure")
+        if isinstance(routes, dict):
+            inside |= {root / str(name) for names in routes.values() for name in names}
     # Not the folder itself; and the libraries refuse one outside. Links count as what they link to.
     inside = {place for folder in inside if root in (place := Path(os.path.normpath(folder))).parents}
     found = {path for path in root.iterdir() if path.is_file()}

@@ -8,6 +8,7 @@ from typing import Any
 
 from unimoe.core.io import Strict, read_json
 from unimoe.models.identity import ADAPTER_SETTINGS, read_settings, transformer_folder
+from unimoe.models.own_code import ELSEWHERE, OWN_CODE
 
 YES_NO, ENCODER, CROSS_ENCODER = "yes-no", "encoder", "cross-encoder"
 SPARSE, LATE, MONO_T5, RANK_LLAMA, CHECKPOINT = "sparse", "late", "monot5", "rankllama", "checkpoint"
@@ -52,7 +53,7 @@ def stated_kind(root: Path, config: dict[str, Any], architecture: str, base: str
     if task in _TASKS:
         return _TASKS[task], f"{ADAPTER_SETTINGS}: task_type {task}{adapted}"
     of_class = task == "SEQ_CLS"
-    kind, because = _of_classifier(config, architecture) if of_class else _of_config(root, config, architecture)
+    kind, because = _of_adapted_classifier(config, architecture) if of_class else _of_config(root, config, architecture)
     return kind, f"{ADAPTER_SETTINGS}: task_type {task}{adapted}, {because}" if base else because
 
 
@@ -82,8 +83,9 @@ def _of_config(root: Path, config: dict[str, Any], architecture: str) -> Stated:
         if architecture.endswith(ending):
             kind, because = read(config, architecture)
             return kind, because if not kind or not _is_own(config, architecture) else f"{because}, by code of its own"
-    own = "needs code of its own" if _is_own(config, architecture) else "is no kind that unimoe loads"
-    return "", f"{a}, which {own}: write a function around it, and name that by python:"
+    if _is_own(config, architecture):
+        return "", f"{a}, {OWN_CODE}: {ELSEWHERE}"
+    return "", f"{a}, which is no kind that unimoe loads: {ELSEWHERE}"
 
 
 def _is_own(config: dict[str, Any], architecture: str) -> bool:
@@ -106,12 +108,18 @@ def _is_decoder(architecture: str) -> bool:
     return generates and not _known(f"{stem}ForMaskedLM")
 
 
-def _of_classifier(config: dict[str, Any], architecture: str) -> Stated:
+def _of_adapted_classifier(config: dict[str, Any], architecture: str) -> Stated:
     a = f"config.json: a {architecture}"
     decoder = _is_decoder(architecture) or architecture.endswith("ForCausalLM")
     if decoder and not config.get("is_encoder_decoder"):
         return RANK_LLAMA, f"{a}, a decoder with a score head; the folder names no prompt"
     return CROSS_ENCODER, a
+
+
+def _of_classifier(config: dict[str, Any], architecture: str) -> Stated:
+    decoder = _is_decoder(architecture) and not config.get("is_encoder_decoder")
+    head = ", a decoder with a score head; the folder names no prompt" if decoder else ""
+    return CROSS_ENCODER, f"config.json: a {architecture}{head}"
 
 
 def _of_answers(config: dict[str, Any], architecture: str) -> Stated:

@@ -28,6 +28,7 @@ from unimoe.models.identity import read_settings, settings_hash
 from unimoe.models.model_files import loading
 from unimoe.models.prompts import well_formed
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
+from unimoe.models.token_ids import embedding_rows, refuse_tokens_without_rows
 
 Similarities = NDArray[np.float32]
 
@@ -53,9 +54,10 @@ class Matcher(ABC):
         self.model, self.device = model, torch.device(model.device)
         self._fitting = FittingBatches("a text", "max_length", "characters")
         self._prompts = {"query": config.query_prefix, "document": config.document_prefix}
-        self._longest = _CHARACTERS * text_length(config, model, key)
+        longest = text_length(config, model, key)
+        self._longest = _CHARACTERS * longest
         if config.max_length is not None:
-            _cut(model, config.max_length)
+            _cut(model, longest)
 
     def encode(
         self,
@@ -69,6 +71,7 @@ class Matcher(ABC):
         """Encode texts, in their order; arguments are those of ``Embedder.encode``."""
         fine = [well_formed(text) for text in texts]
         method = self.model.encode_query if kind == "query" else self.model.encode_document
+        self._refuse_tokens_without_rows(fine)
         order, made = list[int](), list[Any]()
 
         def compute(batch: list[int]) -> Any:
@@ -83,6 +86,13 @@ class Matcher(ABC):
             if advance:
                 advance(len(batch))
         return self._joined(made, np.argsort(order))
+
+    def _refuse_tokens_without_rows(self, texts: Sequence[str]) -> None:
+        part, tokenizer = self.model.transformers_model, self.model.tokenizer
+        rows = None if part is None else embedding_rows(part)
+        if rows is not None and len(tokenizer) > rows and texts:  # else they are not tokenized twice
+            ids = tokenizer(list(texts), truncation=True, max_length=self._longest // _CHARACTERS, verbose=False)
+            refuse_tokens_without_rows(ids["input_ids"], rows, tokenizer)
 
     @abstractmethod
     def similarity(self, queries: Any, documents: Any) -> Similarities:

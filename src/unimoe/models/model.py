@@ -17,6 +17,7 @@ from unimoe.models.adapter import adapted_model
 from unimoe.models.base import BaseModel, decoder_layers, decoder_of
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.functions import FunctionReranker
+from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.models.pair_model import PairModel, PairModelReranker, TokenReranker
 from unimoe.models.reranker import Reranker
 from unimoe.models.unimodel import UnimodelForExp1
@@ -45,6 +46,7 @@ class Model:
         max_length: tokens that it reads, where its own number counts in place of the config's.
         usage: what a server was paid so far, by name.
         name: that the model states itself.
+        own_prompts: what its embedder reads before the texts of MTEB's tasks.
         said: how it is read, in one line; empty where nothing is to be said.
         caveats: why its scores may not be those of the model that people mean.
     """
@@ -59,6 +61,7 @@ class Model:
     max_length: int | None = None
     usage: Mapping[str, float] = field(default_factory=dict)
     name: str | None = None
+    own_prompts: OwnPrompts = BARE
     said: str = ""
     caveats: tuple[str, ...] = ()
 
@@ -141,7 +144,7 @@ def stated_model(model: Any) -> Model:
     facts = {name: getattr(model, name) for name in ("name", "reusable", "usage") if hasattr(model, name)}
     facts["prompt"] = getattr(model, "prompt_name", None)
     if embedder := as_embedder(model):
-        return Model(embedder.base_identity, embed=lambda: embedder, **facts)
+        return Model(embedder.base_identity, embed=lambda: embedder, own_prompts=embedder.own_prompts, **facts)
     return model_of_reranker(lambda: as_reranker(model), identity=model.identity, **facts)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unimoe.core.errors import DataError, UnimoeError
+from unimoe.models.token_ids import add_stated_ends
 
 if TYPE_CHECKING:
     import torch
@@ -73,11 +74,9 @@ def load_pretrained(
     Returns:
         Tokenizer, model, and the names of the weights that are missing; transformers puts random ones in their place.
     """
-    from transformers import AutoTokenizer
-
     from unimoe.models.adapter_files import put_adapter, stored_weights
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder.tokenizer_root, trust_remote_code=folder.trusted)
+    tokenizer = folders_tokenizer(folder)
     options |= {"dtype": dtype, "use_safetensors": True, "trust_remote_code": folder.trusted}
     model, report = auto.from_pretrained(folder.whole.inner, config=config, output_loading_info=True, **options)
     refuse_another_vocabulary(tokenizer, model)
@@ -88,16 +87,24 @@ def load_pretrained(
     return tokenizer, model, sorted(missing)
 
 
+def folders_tokenizer(folder: ModelFolder) -> Any:
+    """Load the tokenizer of a model, with the tokens around a text that its files state."""
+    from transformers import AutoTokenizer
+
+    place = folder.tokenizer_root
+    tokenizer: Any = AutoTokenizer.from_pretrained(place, trust_remote_code=folder.trusted)
+    add_stated_ends(tokenizer, place)
+    return tokenizer
+
+
 def missing_weights(model: Any, place: Path, folder: ModelFolder) -> list[str]:
     """Return the names of weights of a model, loaded from a place in its folder, that no file there holds.
 
     Random ones take their place, and only the report of another load, here without weights, tells; a model of code of
-    its own may not bear that. An adapter that does not fit is refused.
+    its own may not bear that.
     """
-    from unimoe.models.adapter_files import refuse_unfit, stored_weights
+    from unimoe.models.adapter_files import stored_weights
 
-    if folder.base:
-        refuse_unfit(model, place, folder.base.name)
     if not type(model).__module__.startswith("transformers."):
         return []
     whole = folder.base.inner if folder.base else place

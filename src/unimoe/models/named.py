@@ -79,6 +79,7 @@ class ModelSettings:
             revision=config.revision,
             trust_remote_code=config.trust_remote_code,
             max_length=config.max_length if "max_length" in config.model_fields_set else None,
+            pooling=config.pooling or "auto",
         )
 
 
@@ -123,7 +124,7 @@ def stated_folder(name: str, config: ModelConfig) -> ModelFolder:
     trust = config.trust_remote_code
     folder = find_folder(OPTION, rest, config.revision, trust_remote_code=trust, weights=False)
     if not given and not folder.kind:
-        raise UsageError(f"{OPTION} {name}: {folder.because}")
+        raise DataError(f"{OPTION} {name}: {folder.because}")
     return folder
 
 
@@ -200,6 +201,8 @@ def encoder_model(name: str, settings: ModelSettings) -> Model:
         settings.dtype_name,
         embed=lambda: encoder,
         max_length=encoder.max_length,
+        own_prompts=encoder.own_prompts,
+        said=encoder.said,
     )
 
 
@@ -227,7 +230,9 @@ def served_model(scheme: str, rest: str, settings: ModelSettings) -> Model:
         )
     if APIS[served.api].embed:
         embedder = ServedEmbedder(url, served)
+        stderr.print(f"{OPTION} {url}: {embedder.said}", style="dim", soft_wrap=True)
         facts: dict[str, Any] = {"usage": embedder.usage, "name": embedder.name}
+        facts |= {"own_prompts": embedder.own_prompts, "said": embedder.said}
         return Model(embedder.base_identity, embedder.prompt_name, embed=lambda: embedder, **facts)
     if APIS[served.api].prompts and experiment.model.base == rest:
         raise UsageError(

@@ -14,7 +14,9 @@ from unimoe.config import Batches
 from unimoe.core.errors import UsageError
 from unimoe.models.batching import FittingBatches, default_token_budget, gather
 from unimoe.models.embedder import Advance, Vectors
+from unimoe.models.prompts import PairTokenizer
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
+from unimoe.models.token_ids import embedding_rows, refuse_tokens_without_rows
 from unimoe.models.unimodel import UnimodelForExp1
 
 
@@ -54,7 +56,7 @@ class TokenReranker:
     """
 
     model: Any
-    pair_ids: QueryFirstIds
+    pair_ids: QueryFirstIds | PairTokenizer
     scores: Callable[[Sequence[list[int]], int | None, int | None], Iterator[tuple[list[int], Tensor]]]
     fitting: FittingBatches
 
@@ -85,6 +87,7 @@ class TokenReranker:
         advance: Advance | None = None,
     ) -> Vectors:
         """Score N pairs given as token ids: ``(N,)`` float32, in their order; the rest as in ``UnimodelForExp1``."""
+        refuse_tokens_without_rows(sequences, embedding_rows(self.model))
         scores = self.scores(sequences, token_budget, batch_size)
         reason = "the score is not finite; try model.dtype float32"
         return gather((len(sequences),), scores, reason, advance).numpy()

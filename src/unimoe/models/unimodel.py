@@ -10,12 +10,20 @@ from torch import Tensor, nn
 
 from unimoe.config import Batches, PromptConfig
 from unimoe.models.adapter import adapted_model, output_layer
-from unimoe.models.base import BaseModel, decoder_of, logit_changes, refuse_dependent_states
+from unimoe.models.base import (
+    BaseModel,
+    decoder_of,
+    logit_changes,
+    refuse_beyond_positions,
+    refuse_dependent_states,
+)
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.batching import gather
+from unimoe.models.device import margin_of
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.frozen_layers import FrozenLayers, split_decoder
-from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, answer_ids, own_answers, prompt_name
+from unimoe.models.token_ids import embedding_rows
 
 
 class UnimodelForExp1(nn.Module, Embedder):
@@ -23,7 +31,8 @@ class UnimodelForExp1(nn.Module, Embedder):
 
     Embeddings are the last token's final state, L2-normalised. A pair's score is its margin, the logit of ``yes`` minus
     that of ``no`` after the prompt: the float32 product of the last final state with the difference of two rows of the
-    output matrix, which avoids the ``(N, L, vocabulary)`` logits and the ties of low precision.
+    output matrix, which avoids the ``(N, L, vocabulary)`` logits and the ties of low precision. With a single answer in
+    ``prompt.answers`` the margin is its logit.
 
     Args:
         base: the base model, with or without adapters, or wrapped by PEFT.
@@ -48,23 +57,25 @@ class UnimodelForExp1(nn.Module, Embedder):
         model = self.model = adapted_model(base.model)
         self.tokenizer, self.base_identity = base.tokenizer, base.identity
         self.prompt_name = prompt_name(prompt, max_length)
-        self.pair_ids = PairTokenizer(base.tokenizer, prompt, max_length)
-        self.text_ids = TextTokenizer(base.tokenizer, prompt, max_length)
+        rows = embedding_rows(model)
+        self.pair_ids = PairTokenizer(base.tokenizer, prompt, max_length, rows)
+        self.text_ids = TextTokenizer(base.tokenizer, prompt, max_length, rows)
         self.frozen_layers, upper = frozen_layers, None
         if first_layer > 0:
             lower, upper = split_decoder(decoder_of(model), first_layer)
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         refuse_dependent_states(model.config, max_length)
+        refuse_beyond_positions(model, max_length)
         self._batched = BatchedDecoder(model, self.frozen_layers, upper, max_length)
         # Training plans its own batches, and asks for the states of each.
         self.plan_training, self.training_tokens = self._batched.plan_training, self._batched.training_tokens
         self.kept_states, self.last_states = self._batched.kept_states, self._batched.training_states
-        answers = list(yes_no_ids(base.tokenizer, *prompt.answers("yes", "no")))
+        answers = answer_ids(base.tokenizer, own_answers(prompt))
         head = output_layer(model)
         factor, self._cap = logit_changes(model.config)
         bias = getattr(head, "bias", None)
         rows = factor * head.weight[answers].detach().float()
-        biases = rows.new_zeros(2) if bias is None else factor * bias[answers].detach().float()
+        biases = rows.new_zeros(len(answers)) if bias is None else factor * bias[answers].detach().float()
         self.register_buffer("_answers", rows, persistent=False)
         self.register_buffer("_biases", biases, persistent=False)
 
@@ -87,9 +98,9 @@ class UnimodelForExp1(nn.Module, Embedder):
     def margins(self, states: Tensor) -> Tensor:
         """Return the logit of ``yes`` minus that of ``no``, float32 ``(N,)``, for last-token states ``(N, H)``."""
         if self._cap is None:  # the difference of the rows loses no digits to that of two large logits
-            return states.float() @ (self._answers[0] - self._answers[1]) + (self._biases[0] - self._biases[1])
+            return states.float() @ margin_of(self._answers.T) + margin_of(self._biases)
         logits = self._cap * torch.tanh(nn.functional.linear(states.float(), self._answers, self._biases) / self._cap)
-        return logits[:, 0] - logits[:, 1]
+        return margin_of(logits)
 
     def embeddings(self, states: Tensor) -> Tensor:
         """Return L2-normalised float32 embeddings ``(N, H)`` for last-token states ``(N, H)``."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from unimoe.config import DenseExperiment, Experiment
+from unimoe.config import DenseExperiment, Experiment, PromptConfig
 from unimoe.config.files import config_root, find_config, load_config, load_experiment, read_yaml
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import LoraConfig
@@ -96,7 +97,7 @@ def test_every_shipped_config_is_valid_and_found_by_name(path: Path) -> None:
 
 TEXT = "must be text, in quotes where it looks like something else"
 LAYER = "lora.first_layer: give a layer, counted from 0, or a share of the layers between 0 and 1, such as 0.5"
-ANSWER = "prompt.no: must be a word of one token, or the id of a token"
+ANSWER = "must be a word of one token, or the id of a token"
 
 MISTAKES = [
     ("training.steps", "--set 'training.steps': write it as key.path=value, for example --set training.steps=50"),
@@ -123,8 +124,12 @@ MISTAKES = [
         "training.ranking.loss: there is no loss 'hinge'; use adrmse, approxndcg, infonce, lambdaloss, listmle, "
         "listnet, marginmse, pg_rank, plistmle, ranknet, score_es, softmax, supcon, yes_no, or --import the module",
     ),
-    ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use chat"),
-    *((f"prompt.no={text}", ANSWER) for text in ("-1", "2.5")),
+    ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use bge, c"),
+    *((f"prompt.answers=[yes, {text}]", f"prompt.answers[1]: {ANSWER}") for text in ("-1", "2.5", "''")),
+    ("prompt.answers={yes: no}", f"prompt.answers[0]: {ANSWER}"),
+    ("prompt.answers=[]", "prompt.answers: must not be empty"),
+    ("prompt.answers=[a, b, c]", "prompt.answers: must have at most 2"),
+    ("prompt={yes: a, answers: [b]}", "prompt: yes and no are in answers now; write answers: [YES, NO] alone"),
     *((f"lora.first_layer={text}", LAYER) for text in ("1.0", "-1", "true", ".nan", "half")),
     ("arms.joint_r8.ranking_weight=null", "arms.joint_r8: a joint arm needs ranking_weight, for example 0.5"),
     ("arms.rank_only_r8.ranking_weight=0.5", "arms.rank_only_r8: ranking_weight belongs to joint arms, not to rank_o"),
@@ -187,14 +192,27 @@ def test_a_share_is_rounded_to_the_nearest_layer() -> None:
 
 
 def test_words_numbers_and_shares_stay_what_they_are(config: Path) -> None:
-    words = {"true": "true", "no": "no", "1176": 1176, '"1"': "1", "null": None}
+    words: dict[str, list[Any] | None] = {
+        "[true, no]": ["true", "no"], "[1176]": [1176], '["1", 1]': ["1", 1], "null": None, "Yes": ["Yes"],
+    }  # fmt: skip
     for setting, value in words.items():
-        experiment = load_experiment(config, [f"prompt.yes={setting}"])
+        experiment = load_experiment(config, [f"prompt.answers={setting}"])
         for read in (experiment, Experiment.model_validate(experiment.model_dump())):
-            assert (read.prompt.yes, type(read.prompt.yes)) == (value, type(value))
+            assert (read.prompt.answers, list(map(type, read.prompt.answers or ()))) == (
+                value,
+                list(map(type, value or ())),
+            )
     for layer in (15, 0, 0.5):
         found = load_experiment(config, [f"lora.first_layer={layer}"]).lora.first_layer
         assert (found, type(found)) == (layer, type(layer))
+
+
+def test_answers_with_a_key_each_as_older_configs_and_checkpoints_have_them_are_read() -> None:
+    given: dict[tuple[Any, Any], list[Any] | None] = {
+        (None, None): None, (True, False): ["true", "false"], ("Yes", None): ["Yes", "no"], (None, 7): ["yes", 7],
+    }  # fmt: skip
+    for (yes, no), answers in given.items():
+        assert PromptConfig.model_validate({"template": "chat", "yes": yes, "no": no}).answers == answers
 
 
 def test_without_a_package_of_a_server_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

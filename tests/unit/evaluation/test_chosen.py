@@ -163,7 +163,11 @@ def test_a_model_behind_a_server_is_asked_about_the_probe_alone_and_planned_with
     ("name", "kind", "words"),
     [
         ("crossencoder:ce", UsageError, r"^evaluation\.systems\.other: crossencoder:ce: no kind of model"),
-        ("./served:abc", DataError, r"^evaluation\.systems\.other: .*its configuration cannot be read"),  # a folder
+        (
+            "./served:abc",
+            DataError,
+            r"^evaluation\.systems\.other: .*holds neither modules.json nor config.json",
+        ),  # a folder
         ("cross-encoder:./nowhere", DataError, r"^evaluation\.systems\.other: '\./nowhere': no such folder"),
         ("http://127.0.0.1:9", UsageError, r"^evaluation\.systems\.other: http://127\.0\.0\.1:9: say what it speaks"),
     ],

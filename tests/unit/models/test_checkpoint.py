@@ -113,7 +113,7 @@ def test_what_is_no_whole_checkpoint_is_refused(folder: Path, change: Callable[[
 
 def test_what_determines_the_weights_changes_the_fingerprint_and_nothing_else_does() -> None:
     changes = [
-        "model.base=other/model", "model.max_length=256", "prompt.order=document_first", "prompt.yes='true'",
+        "model.base=other/model", "model.max_length=256", "prompt.order=document_first", "prompt.answers=[x]",
         "lora.r=4", "training.ranking={loss: softmax}", "evaluation.bm25={k1: 1.2}",
         "arms.rank_only_r8.learning_rate=2e-3",
     ]  # fmt: skip
@@ -121,12 +121,14 @@ def test_what_determines_the_weights_changes_the_fingerprint_and_nothing_else_do
     others += [fingerprint(seed=2), fingerprint(arm="joint_r8"), *map(fingerprint, changes)]
     assert len({fingerprint(), *others}) == 14
     for neutral in (
-        "output_dir=elsewhere", "prompt.yes=null", "evaluation.token_budget=100", "training.save_every=3",
+        "output_dir=elsewhere", "prompt.answers=null", "evaluation.token_budget=100", "training.save_every=3",
         "arms.joint_r8.learning_rate=5e-3", "arms.emb_only_r8={task: emb_only, learning_rate: 1e-3}",
     ):  # fmt: skip
         assert fingerprint(neutral) == fingerprint(), neutral
     # As before there were other answers than yes and no.
-    assert not {"yes", "no"} & checkpoints.training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+    assert (
+        not {"yes", "no", "answers"} & checkpoints.training_settings(experiment(), "rank_only_r8", 1)["prompt"].keys()
+    )
 
 
 CPU = torch.device("cpu")

@@ -20,6 +20,7 @@ from support.tiny_models import (
     save_static_encoder,
     save_tiny_decoder,
     save_tiny_encoder,
+    save_tiny_score_head,
 )
 from transformers import AutoTokenizer
 
@@ -68,7 +69,9 @@ def test_prefixes_are_a_calls_else_the_configs_else_the_models(bare: Path, tmp_p
         np.testing.assert_array_equal(found, none.encode([text], prefix=""))
 
 
-def test_texts_are_cut_to_the_length_of_a_call_or_the_config(bare: Path, tmp_path: Path) -> None:
+def test_texts_are_cut_to_the_length_of_a_call_the_config_or_the_positions(
+    bare: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     encoder = load(bare, max_length=6)
     cut = encoder.encode(["cat dog mat sat ran old"])
     np.testing.assert_array_equal(cut, encoder.encode(["cat dog mat sat"]))
@@ -76,12 +79,11 @@ def test_texts_are_cut_to_the_length_of_a_call_or_the_config(bare: Path, tmp_pat
     np.testing.assert_array_equal(encoder.encode(["cat dog"], max_length=3), encoder.encode(["cat"]))
     with pytest.raises(UsageError, match="length of 2 leaves no room beside the 2 special tokens"):
         encoder.encode(["cat"], max_length=2)
-    with pytest.raises(UsageError, match=f"max_length 65: .* has {POSITIONS} positions"):
-        load(bare, max_length=65)
+    assert load(bare, max_length=65).prompt_name == load(bare, max_length=POSITIONS).prompt_name
+    assert f"encoder.max_length 65: {bare} has {POSITIONS} positions, which are used" in capsys.readouterr().err
     roberta = save_tiny_encoder(tmp_path / "roberta", "xlm-roberta")
     assert load(roberta).max_length == load(roberta, max_length=63).max_length == POSITIONS - 1  # it reserves
-    with pytest.raises(UsageError, match=r"max_length 64: .* has 63 positions"):
-        load(roberta, max_length=64)
+    assert load(roberta, max_length=1024).max_length == POSITIONS - 1
     static = load(save_static_encoder(tmp_path / "static"))
     whole, short = static.encode(["cat dog mat"]), static.encode(["cat dog mat"], max_length=1)
     np.testing.assert_array_equal(short, static.encode(["cat"]))
@@ -165,6 +167,34 @@ def test_weights_that_are_missed_and_those_that_are_not(bare: Path, tmp_path: Pa
     torch.save({"weights": Path()}, folder / "pytorch_model.bin")  # whose code is not run
     with pytest.raises(DataError, match="cannot be loaded"):
         load(folder)
+
+
+def test_a_decoder_without_a_stated_pooling_is_refused_unless_it_sees_both_sides(tmp_path: Path) -> None:
+    folder = save_tiny_decoder(tmp_path / "qwen3")
+    for place in (folder, save_tiny_score_head(tmp_path / "head")):
+        with pytest.raises(UsageError, match=r"encoder\.base .* is a decoder, .*; set encoder\.pooling=last, or mean"):
+            load(place)
+    assert load(folder, pooling="last").said == "no prompts; lasttoken pooling; 64 tokens"
+    listed = save_sentence_transformer(folder, tmp_path / "listed", pooling="lasttoken")
+    np.testing.assert_array_equal(load(listed).encode(TEXTS[2:]), load(folder, pooling="last").encode(TEXTS[2:]))
+    assert load(changed(folder, tmp_path / "both", "config.json", is_causal=False)).pooling == "mean"
+    gemma: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_bidirectional_attention": True}
+    assert load(save_tiny_encoder(tmp_path / "gemma", "gemma3_text", **gemma)).pooling == "mean"
+
+
+def test_a_text_with_a_token_that_has_no_embedding_is_named(bare: Path, tmp_path: Path) -> None:
+    def with_a_token(folder: Path, *texts: str) -> None:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens(["<unused>"])
+        tokenizer.save_pretrained(folder)
+
+    folder = changed(bare, tmp_path / "added", "config.json")
+    with_a_token(folder)
+    encoder = load(folder)
+    assert encoder.encode(TEXTS).shape == (5, 64)
+    with pytest.raises(InputError, match=r"holds the token '<unused>' \(\d+\), and the model has embeddings") as caught:
+        encoder.encode(["a cat", "a dog", "an <unused> word"])
+    assert caught.value.index == 2
 
 
 def test_an_encoder_with_a_decoder_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unimoe.config.training import LoraConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.embedder import TextKind
-from unimoe.models.prompts import PairTokenizer, TextTokenizer, prompt_name, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, TextTokenizer, answer_ids, prompt_name
 from unimoe.models.unimodel import UnimodelForExp1
 
 Order = Literal["query_first", "document_first"]
@@ -149,29 +149,31 @@ def test_each_kind_of_text_has_its_prefix_and_all_keep_the_suffix_that_carries_t
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        (("yes", "yes"), "prompt.yes and prompt.no, 'yes' and 'yes', are one token; give two"),
+        (("yes", "yes"), "prompt.answers: 'yes' and 'yes' are one token; give two, or one alone"),
         (("yes", 10_000), "this tokenizer has no token 10000; its last one is "),
         (("relevant", "no"), "this tokenizer writes 'relevant' as "),
     ],
 )
 def test_answers_that_cannot_be_told_are_refused(tokenizer: Any, answers: tuple[Any, Any], reason: str) -> None:
     with pytest.raises(DataError, match=f"^{reason}"):
-        yes_no_ids(tokenizer, *answers)
+        answer_ids(tokenizer, answers)
 
 
 def test_a_word_that_is_unknown_is_refused() -> None:
     with pytest.raises(DataError, match="this tokenizer does not know '🐈'"):
-        yes_no_ids(tiny_wordpiece(), "🐈", "the")
+        answer_ids(tiny_wordpiece(), ["🐈", "the"])
 
 
 def test_the_name_tells_apart_whatever_changes_token_ids() -> None:
     assert prompt_name(PromptConfig(), 512) == "qwen3/query_first@76e12fcf0c5f00e4"  # as before other answers
     changes: list[dict[str, Any]] = [
-        {}, {"instruction": "other"}, {"field_separator": "\n\n"}, {"query_prefix": "other"}, {"yes": "yes"},
-        {"document_prefix": "other"}, {"embedding_suffix": "other"}, {"yes": "true"}, {"yes": 7},
+        {}, {"instruction": "other"}, {"field_separator": "\n\n"}, {"query_prefix": "other"}, {"answers": ["yes"]},
+        {"document_prefix": "other"}, {"embedding_suffix": "other"}, {"answers": ["yes", "no"]}, {"answers": [7, 8]},
     ]  # fmt: skip
     names = {prompt_name(PromptConfig(**change), length) for change in changes for length in (256, 512)}
     assert len(names) == 2 * len(changes)
+    # As when the two answers had a key each.
+    assert prompt_name(PromptConfig(answers=["true", 7]), 512) == "qwen3/query_first@cbfee00493d10741"
 
 
 PROMPT = PromptConfig(template="chat", instruction="find")

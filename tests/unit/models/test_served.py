@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from support.toy_collections import invented
 from unimoe.config import Experiment
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
+from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.pair_model import PairModelReranker
@@ -71,6 +73,13 @@ def server() -> Iterator[ModelServer]:
         yield running
 
 
+def test_a_single_answer_is_refused_whose_logit_no_server_gives(server: ModelServer, tmp_path: Path) -> None:
+    experiment = served_experiment(tmp_path)
+    alone = experiment.model_copy(update={"prompt": experiment.prompt.model_copy(update={"answers": ["yes"]})})
+    with pytest.raises(UsageError, match=r"served\.api vllm: scores two answers.*give two in prompt\.answers"):
+        ServedReranker(server.base("vllm"), settings("vllm"), alone)
+
+
 def test_a_run_has_the_scores_of_the_model_in_this_process(server: ModelServer, tmp_path: Path) -> None:
     local = rerank_collection(PairModelReranker(server.model), COLLECTION, CANDIDATES)
     for api in ("vllm", "vllm-score", "vllm-rerank", "tei", "cohere", "jina"):
@@ -85,6 +94,27 @@ def test_a_run_has_the_scores_of_the_model_in_this_process(server: ModelServer, 
             assert set(map(tuple, server.model.pair_ids(EVERY_PAIR))) <= sent
             firsts = [[item[0] for item in body["items"]] for _, body in server.asked]
             assert all(len(set(first)) > 1 for first in firsts if len(first) > 1)  # what all share is sent once
+
+
+def test_a_model_that_mteb_knows_by_the_servers_name_is_asked_with_its_prompts(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    e5, other = (embedder(server, tmp_path, model=name) for name in ("intfloat/e5-small-v2", "org/tiny"))
+    assert e5.said == 'prompts query "query: ", document "passage: " of mteb\'s registry'
+    for kind, prefix in (("query", "query: "), ("document", "passage: "), ("plain", "")):
+        expected = server.model.encode([prefix + "cat"])
+        np.testing.assert_allclose(e5.encode(["cat"], kind=kind), expected, atol=1e-5)  # type: ignore[arg-type]
+    assert other.said == (
+        "no prompts: mteb's registry knows none of served.model org/tiny, so texts are sent as they are"
+    )
+    np.testing.assert_allclose(other.encode(["cat"], kind="query"), server.model.encode(["cat"]), atol=1e-5)
+    assert other.prompt_name == f"server@{hash_json({})}" != e5.prompt_name
+    given = ServedEmbedder(server.base("openai"), settings("openai", model="intfloat/e5-small-v2"), {"query": ""})
+    np.testing.assert_allclose(given.encode(["cat"], kind="query"), server.model.encode(["cat"]), atol=1e-5)
+    assert given.said == 'prompts document "passage: " of mteb\'s registry and the config (query)'
+    qwen3 = embedder(server, tmp_path, model="Qwen/Qwen3-Embedding-8B")
+    card = SimpleNamespace(name="AnySTS", type="STS", prompt="Retrieve semantically similar text.")
+    assert qwen3.own_prompts.of(card, None) == "Instruct: Retrieve semantically similar text.\nQuery:"
 
 
 @pytest.mark.parametrize("api", ["tei-embed", "openai"])

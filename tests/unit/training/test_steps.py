@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.batched import BatchedDecoder
+from unimoe.models.prompts import answer_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training import examples, steps
 from unimoe.training.losses.built_in import info_nce
@@ -178,13 +179,14 @@ class Bench(NamedTuple):
         return taken
 
 
-def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0) -> Bench:
+def bench(kind: ModelKind = "llama", first_layer: int = 0, dropout: float = 0.0, **prompt: Any) -> Bench:
     base = tiny_base(kind)
     weights = adapter_parameters(add_lora(base, LoraConfig(first_layer=first_layer, dropout=dropout), seed=0))
     torch.manual_seed(1)
     for weight in weights.values():
         nn.init.normal_(weight, std=0.1)
-    model = UnimodelForExp1(base, PromptConfig(template="chat", instruction="find"), 128, first_layer).train()
+    asked = PromptConfig(template="chat", instruction="find", **prompt)
+    model = UnimodelForExp1(base, asked, 128, first_layer).train()
     return Bench(model, weights, *tiny_examples(model))
 
 
@@ -202,6 +204,19 @@ def assert_equal(found: Gradients, expected: Gradients) -> None:
 
 
 def test_a_step_of_ranking_is_the_gradient_of_the_mean_yes_no_loss(table: Bench) -> None:
+    assert_mean_yes_no_loss(table)
+
+
+def test_a_single_answer_is_trained_by_its_logit() -> None:
+    alone = bench(answers=["yes"])
+    assert_mean_yes_no_loss(alone)
+    rows = alone.ranking.prompts.ids[:2]
+    states, head = alone.model.last_states(rows), alone.model.model.get_output_embeddings()
+    (token,) = answer_ids(alone.model.tokenizer, ["yes"])
+    torch.testing.assert_close(alone.model.margins(states), head(states)[:, token], rtol=1e-5, atol=1e-5)
+
+
+def assert_mean_yes_no_loss(table: Bench) -> None:
     loss, tokens = table.rank([0, 1], ALL)
     found = table.take_gradients()
     pair_losses = []

@@ -12,6 +12,7 @@ from unimoe.config import MTEBConfig
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.io import hash_json
 from unimoe.data.mteb_names import random_state_kept, task_names, task_types
+from unimoe.models.own_prompts import BARE, OwnPrompts
 
 _ROLES = ("query", "document")
 
@@ -26,14 +27,17 @@ class TaskPrompts:
     def __init__(self, config: MTEBConfig) -> None:
         self._config = config
 
-    def prefix(self, task: Any, role: str | None) -> str | None:
-        """Return the prefix of a text by its role, None in tasks whose texts have none; None means the model's own."""
+    def prefix(self, task: Any, role: str | None, own: OwnPrompts = BARE) -> str | None:
+        """Return the prefix of a text by its role, None in tasks whose texts have none.
+
+        ``own`` are the model's prompts; None means the model's own for any task.
+        """
         for key in _keys(task, role):
             if key in self._config.prompts:
                 return self._config.prompts[key]
         template = self._config.task_instruction
         instruction = None if template is None or role == "document" else _instruction(task, role)
-        return template.replace("{instruction}", instruction) if template and instruction else None
+        return template.replace("{instruction}", instruction) if template and instruction else own.of(task, role)
 
     def instruction(self, task: Any, given: str | None = None) -> str | None:
         """Return the instruction that a reranker reads beside a query; None means its own prompt's.
@@ -55,9 +59,9 @@ class TaskPrompts:
         """The settings that decide the prefixes, for content hashes."""
         return self._config.model_dump(include={"task_instruction", "prompts"})
 
-    def of_task(self, task: Any) -> list[str | None]:
+    def of_task(self, task: Any, own: OwnPrompts = BARE) -> list[str | None]:
         """Return the prefixes of a task for queries, documents and texts without a role, for content hashes."""
-        return [self.prefix(task, role) for role in (*_ROLES, None)]
+        return [self.prefix(task, role, own) for role in (*_ROLES, None)]
 
     def refuse_unknown_keys(self, collections: Iterable[str] = ()) -> None:
         """Refuse a prefix in the config that no task would ever use, nor one of ``collections``, evaluated as tasks."""

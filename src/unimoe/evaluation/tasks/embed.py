@@ -20,6 +20,7 @@ from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_ha
 from unimoe.evaluation.system import System
 from unimoe.evaluation.tasks.mteb import adapted, embedded, evaluate_task
 from unimoe.metrics import DEFAULT_METRICS
+from unimoe.models.own_prompts import BARE
 from unimoe.results import Task
 from unimoe.results.runs.scoring import checked_scores
 
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 def describe(system: System, task: Task, data: LoadedDataset) -> Evaluation:
     """Return the ranking of a dataset's pool by embeddings."""
     dataset, documents = data.dataset, len(data.pooled.corpus)
-    prompt = system.model.prompt if system.model else None
+    prompt, read = (system.model.prompt, system.model.own_prompts) if system.model else (None, BARE)
     prompts = TaskPrompts(system.experiment.evaluation.mteb)
     # The task is named by the collection, whatever folder it is read from.
-    own = prompts.of_task(card_of(data.collection.name))
+    own = prompts.of_task(card_of(data.collection.name), read)
     identity: dict[str, Any] = {
         "split": dataset.split,
         "max_queries": dataset.max_queries,

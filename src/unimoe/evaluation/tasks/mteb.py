@@ -27,6 +27,7 @@ from unimoe.evaluation.system import System
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.models.model import as_embedder, as_unimodel
+from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def describe(system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
     """Return the evaluation of a system on a task of MTEB."""
     card, model, prompts = mteb_task.metadata, system.model, TaskPrompts(system.experiment.evaluation.mteb)
     assert model is not None  # noqa: S101 - for the type checker
-    own = prompts.of_task(card)
+    own = prompts.of_task(card, model.own_prompts)
     if task == "reranking":
         own = [prompts.instruction(card) if model.instructed else None]
     identity = {"split": "+".join(mteb_task.eval_splits), "prompt": prompt_on_task(model.prompt, own)}
@@ -136,7 +137,8 @@ def evaluate_mteb(
     Args:
         model: a causal language model of transformers, with or without adapters, or an ``Embedder``.
         tokenizer: the model's; not read for an ``Embedder``, which has its own.
-        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections are used.
+        config: its ``prompt``, ``model.max_length`` and ``evaluation`` sections are used. An encoder reads its own
+            prompts unless ``evaluation.mteb`` sets others.
         tasks: names of tasks or benchmarks: ``SciFact``, ``MTEB(eng, v2)``; ``fast`` stands for SciFact, NFCorpus and
             FiQA2018, ``full`` for the 41 tasks of MTEB(eng, v2).
         cross_encoder: rerank the candidates of reranking tasks by yes/no judgements, instead of embedding.
@@ -147,7 +149,11 @@ def evaluate_mteb(
         UsageError: an unknown task or prefix key, a task about more than text, or a cross-encoder's task without
             candidates.
     """
-    prompts, chosen = TaskPrompts(config.evaluation.mteb), find_tasks(tasks)
+    embedder, settings = as_embedder(model), config.evaluation.mteb
+    instructed = embedder is None or isinstance(model, UnimodelForExp1)  # decoders are trained on instructions
+    if not instructed and "task_instruction" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"task_instruction": None})
+    prompts, chosen = TaskPrompts(settings), find_tasks(tasks)
     prompts.refuse_unknown_keys()
     options: dict[str, Any] = {"name": name, "prompts": prompts, "advance": advance, **config.evaluation.batches}
     wrapped: MTEBWrapper[Any]
@@ -160,7 +166,7 @@ def evaluate_mteb(
                 )
         wrapped = MTEBCrossEncoderWrapper(as_unimodel(model, tokenizer, config), **options)
     else:
-        wrapped = MTEBEncoderWrapper(as_embedder(model) or as_unimodel(model, tokenizer, config), **options)
+        wrapped = MTEBEncoderWrapper(embedder or as_unimodel(model, tokenizer, config), **options)
     outcome = MTEBOutcome({})
     for task in chosen:
         try:

@@ -15,20 +15,22 @@ from unimoe.models.prompts.tokenizers import (
     PairTokenizer,
     Template,
     TextTokenizer,
+    answer_ids,
+    own_answers,
     prompt_name,
     well_formed,
-    yes_no_ids,
 )
 
 __all__ = [
     "PairTokenizer",
     "Template",
     "TextTokenizer",
+    "answer_ids",
     "default_prompt",
+    "own_answers",
     "prompt_name",
     "register_prompt",
     "well_formed",
-    "yes_no_ids",
 ]
 
 register_prompt = TEMPLATES.add

@@ -11,15 +11,16 @@ from torch import Tensor
 from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError
 from unimoe.models.batching import FittingBatches, default_token_budget, pad_ids, to_device
-from unimoe.models.device import AnswerHead
+from unimoe.models.device import AnswerHead, margin_of
 from unimoe.models.folder import ModelFolder, find_folder, read_folder
 from unimoe.models.identity import reading
 from unimoe.models.kinds import MONO_T5
 from unimoe.models.model import Model, model_of_pairs
 from unimoe.models.model_files import load_pretrained, loading
 from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.own_code import or_own_code, refuse_unknown_class
 from unimoe.models.pair_model import QueryFirstIds, TokenReranker
-from unimoe.models.prompts import yes_no_ids
+from unimoe.models.prompts import answer_ids
 from unimoe.models.prompts.tokenizers import tokenize
 
 ANSWERS = ("true", "false")
@@ -29,30 +30,39 @@ ANSWERS = ("true", "false")
 def refuse_no_t5(folder: ModelFolder) -> None:
     """Raise a ``DataError`` about a folder whose settings are not those of an encoder and decoder that answers."""
     folder.refuse_no_config()
+    refuse_unknown_class(str(folder.root), folder.architecture, trusted=folder.trusted)
     if not (name := folder.architecture).endswith("ForConditionalGeneration"):
         what = name or "model of no known architecture"
         raise DataError(f"{folder.root}: a {what}, no T5 that answers; give a monoT5")
 
 
 def load_mono_t5(
-    folder: Path, prompt: PromptConfig, max_length: int, device: torch.device, dtype: torch.dtype
+    folder: Path,
+    prompt: PromptConfig,
+    max_length: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    trust_remote_code: bool = False,
 ) -> TokenReranker:
     """Load a monoT5 from a folder; of the prompt the answers are used.
 
     It scores pairs by the logit of ``true`` minus that of ``false`` in the first token of its answer. The order is that
-    of the published score, the logarithm of P(true).
+    of the published score, the logarithm of P(true). A single answer is scored by its logit.
     """
     from transformers import AutoModelForSeq2SeqLM
 
     remedy = "give a T5 saved as safetensors, with its tokenizer.json or the package sentencepiece"
     with loading(f"{folder}: cannot be loaded as a monoT5", remedy):
-        found = read_folder("model.base", str(folder), folder)
+        found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
         tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, found, dtype)
     if found.base:
         model = model.get_base_model()  # whose layers hold the adapters now
     if missing:
-        raise DataError(f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer")
-    answers = yes_no_ids(tokenizer, *prompt.answers(*ANSWERS))
+        raise DataError(
+            f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer{or_own_code(model)}"
+        )
+    answers = answer_ids(tokenizer, prompt.answers or ANSWERS)
     model.set_output_embeddings(AnswerHead(model.get_output_embeddings(), answers))
     model.requires_grad_(False).eval().to(device)
     fitting = FittingBatches("a pair", "model.max_length")
@@ -70,7 +80,7 @@ def load_mono_t5(
                 decoder_input_ids=torch.full((len(batch), 1), model.config.decoder_start_token_id, device=place),
                 use_cache=False,
             ).logits[:, 0]
-            return logits[:, 0] - logits[:, 1]
+            return margin_of(logits)
 
         budget = token_budget or default_token_budget(model.device)
         return fitting.run(sequences, margins, budget, batch_size)
@@ -87,12 +97,13 @@ def mono_t5_model(name: str, settings: ModelSettings) -> Model:
     """Return a T5 that says true or false about a pair."""
     settings.refuse_layers(MONO_T5)
     config, prompt = settings.experiment.model, settings.experiment.prompt
-    folder = find_folder(OPTION, name, config.revision)
+    trusted, length, place, dtype = config.trust_remote_code, config.max_length, settings.device, settings.dtype
+    folder = find_folder(OPTION, name, config.revision, trust_remote_code=trusted)
     refuse_no_t5(folder)
     return model_of_pairs(
-        lambda: load_mono_t5(folder.root, prompt, config.max_length, settings.device, settings.dtype),
+        lambda: load_mono_t5(folder.root, prompt, length, place, dtype, trust_remote_code=trusted),
         identity=f"{MONO_T5}:{folder.identity}",
-        prompt=reading(MONO_T5, folder.root, config.max_length, prompt.answers(*ANSWERS)),
+        prompt=reading(MONO_T5, folder.root, length, tuple(prompt.answers or ANSWERS)),
         dtype=settings.dtype_name,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from pathlib import Path
@@ -18,7 +19,9 @@ from unimoe.core.errors import InputError, UsageError
 from unimoe.core.io import atomic_path, cache_dir, hash_json, hash_parts
 from unimoe.models.batching import batches as cut
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
+from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.models.prompts import well_formed
+from unimoe.models.registry import REGISTRY, find_served, prompts_said
 from unimoe.models.served.api import API, vector
 from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, RequestEstimate, estimate
 from unimoe.models.served.probe import PROBE_TEXTS, served_identity, served_name
@@ -32,10 +35,13 @@ class ServedEmbedder(Embedder):
     Args:
         url: its address.
         settings: how it is asked.
-        prefixes: what goes before the texts of a kind.
+        prefixes: what goes before the texts of a kind; None for the model's own, which mteb's registry may know by the
+            name that the server has for it.
 
     Attributes:
         name: of the arm.
+        own_prompts: what goes before the texts of a task.
+        said: in one line, which prompts were found.
         usage: what all requests so far cost, by name.
     """
 
@@ -43,13 +49,14 @@ class ServedEmbedder(Embedder):
     device = torch.device("cpu")  # where vectors arrive
     dtype = torch.float32  # of the vectors; the server's own is unknown
 
-    def __init__(self, url: str, settings: ServedConfig, prefixes: Mapping[TextKind, str] | None = None) -> None:
+    def __init__(self, url: str, settings: ServedConfig, prefixes: Mapping[TextKind, str | None] | None = None) -> None:
         api: API = APIS[settings.api]
         if api.embed is None:
             raise UsageError(f"served.api {settings.api}: it does not embed; use openai or tei-embed")
         self._client, self._settings, self._endpoint = Client(url, settings), settings, api.embed
         self._batch = api.embed.items(settings)
-        self._prefixes = dict(prefixes or {})
+        self.own_prompts, self.said = _served_prompts(settings, prefixes or {})
+        self._prefixes = self.own_prompts.by_kind
         self._cut_at = settings.max_length if api.embed.refuses_long else None
         self.name = served_name(settings)
         self.prompt_name = f"server@{hash_json([self._prefixes, self._cut_at] if self._cut_at else self._prefixes)}"
@@ -116,3 +123,16 @@ class ServedEmbedder(Embedder):
             with atomic_path(file) as path, path.open("wb") as opened:
                 np.save(opened, vectors)
         return vectors
+
+
+def _served_prompts(settings: ServedConfig, prefixes: Mapping[TextKind, str | None]) -> tuple[OwnPrompts, str]:
+    """Return a served model's prompts, those of the config first, and what is said of them."""
+    registered = find_served(settings.model)
+    own = registered.own_prompts({}, None) if registered and registered.reads else BARE
+    stated = {kind: prefix for kind, prefix in prefixes.items() if prefix is not None}
+    by_kind = dict.fromkeys(prefixes, "") | own.by_kind | stated
+    own = replace(own, by_kind=by_kind, stated=frozenset(stated))
+    said = prompts_said(own, registered, "of the config")
+    if not own.stated and not (registered and registered.reads):
+        said = f"no prompts: {REGISTRY} knows none of served.model {settings.model}, so texts are sent as they are"
+    return own, said

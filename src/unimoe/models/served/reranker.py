@@ -20,7 +20,7 @@ from unimoe.data.mteb_names import TaskSize
 from unimoe.models.base import load_tokenizer
 from unimoe.models.batching import batches
 from unimoe.models.embedder import Advance
-from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed, yes_no_ids
+from unimoe.models.prompts import PairTokenizer, answer_ids, own_answers, prompt_name, well_formed
 from unimoe.models.reranker import (
     Candidates,
     Pair,
@@ -70,7 +70,12 @@ class ServedReranker(Reranker):
             model, prompt = experiment.model, experiment.prompt
             tokenizer = load_tokenizer(model)
             self._tokenizer = PairTokenizer(tokenizer, prompt, model.max_length)
-            self._yes_no = yes_no_ids(tokenizer, *prompt.answers("yes", "no"))
+            self._yes_no = tuple(answer_ids(tokenizer, own_answers(prompt)))
+            if len(self._yes_no) == 1:  # the server answers a share of the answers' probability, which is then 1
+                raise UsageError(
+                    f"served.api {settings.api}: scores two answers by their probabilities, not one by its logit; give "
+                    "two in prompt.answers, or score the model here"
+                )
             self._probe = PairTokenizer(tokenizer, _PROBE_PROMPT, _PROBE_LENGTH)(PROBE_PAIRS)
             self.prompt_name = prompt_name(prompt, model.max_length)
         else:

@@ -54,7 +54,7 @@ class CachedEncoder(Embedder):
     def __init__(self, base: Embedder, config: BiEncoderConfig, splits: Splits) -> None:
         self._base = base
         self._layer: nn.Linear | None = None
-        self.base_identity, self.prompt_name = base.base_identity, base.prompt_name
+        self.base_identity, self.prompt_name, self.own_prompts = base.base_identity, base.prompt_name, base.own_prompts
         queries = {key: part.queries[key] for part in splits for key in part.qrels}
         documents = {key: document.full_text for key, document in splits.train.corpus.items()}
         self._known: dict[TextKind, tuple[Embedded, dict[str, str]]] = {}  # with the id of each text
