@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from support import scripts
 from support.hub import Hub
-from support.tiny_models import load, save_sentence_transformer, save_tiny_decoder, save_tiny_encoder
+from support.tiny_models import (
+    load,
+    save_sentence_transformer,
+    save_tiny_cross_encoder,
+    save_tiny_decoder,
+    save_tiny_encoder,
+    save_tiny_splade,
+)
 from support.toy_collections import invented, write_invented
 
 from unimoe.core.trec import Run
@@ -77,3 +84,51 @@ def test_a_decoder_embeds_with_the_pooling_that_is_stated(places: dict[str, str]
         document = next(iter(scores))
         own = encoder.encode([TOY.queries[query], TOY.corpus[document].full_text])
         assert scores[document] == pytest.approx(float(own[0] @ own[1]), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"), [("sparse", "; write sparse:{folder} to search with that"), ("cross-encoder", "")]
+)
+def test_a_folder_of_another_kind_is_no_encoder_in_silence(
+    places: dict[str, str], tmp_path: Path, kind: str, remedy: str
+) -> None:
+    folder = tmp_path / "model"
+    if kind == "sparse":
+        save_tiny_splade(folder, tmp_path / "masked")
+    else:
+        save_tiny_cross_encoder(folder)
+    command = ("retrieve", "--encoder", str(folder), "--dataset", "toy", "--output-dir", str(tmp_path / "out"))
+    done = scripts.successful(scripts.call_unimoe(*command, **places))
+    line = f"{folder}: read as encoder, and its files say {kind}{remedy.format(folder=folder)}"
+    assert done.stderr.splitlines()[:2] == [line, f"{folder}: no prompts; mean pooling; 64 tokens"]
+    assert line in scripts.result_of(tmp_path / "out", "model", task="retrieval").caveats
+    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
+    done = scripts.successful(scripts.call_unimoe(*named, "--output-dir", str(tmp_path / "named"), **places))
+    (line,) = [line for line in done.stderr.splitlines() if "read as encoder" in line]
+    assert f"and its files say {kind}; encoder: " in line
+
+
+@pytest.mark.parametrize(
+    ("prompts", "read", "said"),
+    [
+        (
+            {"query": "query: ", "passage": "passage: "},
+            ("query: ", "passage: "),
+            'prompts query "query: ", document "passage: " (its prompt \'passage\') of its folder; mean',
+        ),
+        (
+            {"web_search_query": "Instruct: ", "sts_query": "alike: ", "STS": "same: "},
+            ("", ""),
+            "no role and no task of MTEB has such a name: sts_query, web_search_query); mean",
+        ),
+        ({"query": "q: ", "document": "d: ", "passage": "p: "}, ("q: ", "d: "), 'document "d: " of its folder'),
+    ],
+)
+def test_which_of_a_folders_prompts_are_read_and_which_not_is_said(
+    places: dict[str, str], tmp_path: Path, prompts: dict[str, str], read: tuple[str, str], said: str
+) -> None:
+    expected = cosines(tmp_path / "st", *read)
+    folder = save_sentence_transformer(tmp_path / "bare", tmp_path / "model", prompts=prompts)
+    searched = ("retrieve", "--encoder", str(folder), "--dataset", "toy", "--output-dir", str(tmp_path / "out"))
+    assert said in scripts.successful(scripts.call_unimoe(*searched, **places)).stderr
+    assert_run(scripts.run_of(tmp_path / "out", "model", task="retrieval"), expected)

@@ -60,6 +60,7 @@ def encoder_retriever(
     """
     encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
     embedder: Embedder
+    caveats: tuple[str, ...] = ()
     if settings := served_settings(experiment):
         prefixes: dict[TextKind, str | None] = {"query": encoder.query_prefix, "document": encoder.document_prefix}
         served = ServedEmbedder(base, settings, prefixes)
@@ -71,10 +72,11 @@ def encoder_retriever(
         embedder = named_embedder("encoder.base", base.removeprefix("python:"))
     else:
         dtype = dtype or choose_dtype(device, encoder.dtype)
-        embedder, dtype_name = load_encoder(encoder, device, dtype), str(dtype).removeprefix("torch.")
+        embedder = loaded = load_encoder(encoder, device, dtype)
+        caveats, dtype_name = loaded.caveats, str(dtype).removeprefix("torch.")
         encoder = encoder.model_copy(update={"dtype": dtype_name})
     recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
-    model = embedders_model(embedder, experiment.retrieval, dtype_name)
+    model = embedders_model(embedder, experiment.retrieval, dtype_name, caveats=caveats)
     return System(name, experiment, model, ("retrieval",), recipe=recipe)
 
 

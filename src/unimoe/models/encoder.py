@@ -26,6 +26,7 @@ from unimoe.models.device import compute_in_float32
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import module_folders, read_settings, settings_hash
+from unimoe.models.kinds import ENCODER, LATE, SPARSE
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
 from unimoe.models.prompts import well_formed
@@ -67,7 +68,12 @@ def load_encoder(
     registered = find_registered(config.base) if folder.commit else None
     if registered:
         _set_as_registered(model, registered)
-    return SentenceEncoder(model, config, folder.identity, settings, key, registered)
+    encoder = SentenceEncoder(model, config, folder.identity, settings, key, registered)
+    if key != "model":  # whose kind, and what it overrules, is said with the model's name
+        encoder.caveats = _overruled(config, folder)
+    for line in encoder.caveats if device != META else ():
+        stderr.print(line, style="yellow", soft_wrap=True)
+    return encoder
 
 
 def encoder_sizes(config: EncoderConfig) -> BaseSizes:
@@ -90,9 +96,11 @@ class SentenceEncoder(Embedder):
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
         said: in one line, what was found: prompts and whose they are, pooling and length.
+        caveats: why its vectors may not be those of the model that people mean.
     """
 
     dimension: int
+    caveats: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -281,6 +289,14 @@ def _own_prompts(config: EncoderConfig, model: SentenceTransformer, registered: 
     given: dict[TextKind, str | None] = {"query": config.query_prefix, "document": config.document_prefix}
     stated = {kind: prefix for kind, prefix in given.items() if prefix is not None}
     return replace(own, by_kind=own.by_kind | stated, stated=frozenset(stated))
+
+
+def _overruled(config: EncoderConfig, folder: ModelFolder) -> tuple[str, ...]:
+    """Return the caveat of a model that its files say is no encoder of one vector for a text."""
+    if not folder.is_other_than(ENCODER):
+        return ()
+    remedy = f"; write {folder.kind}:{config.base} to search with that" if folder.kind in (SPARSE, LATE) else ""
+    return (f"{config.base}: read as encoder, and its files say {folder.kind}{remedy}",)
 
 
 def _refuse_unstated_pooling(config: EncoderConfig, folder: ModelFolder, part: Any, key: str) -> None:

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Silence progress bars, warnings and load reports while the block runs."""
+    """Silence progress bars, warnings, load reports and sentence-transformers' remarks while the block runs."""
     from transformers.utils import logging as reports
 
     hub: Any = import_module("huggingface_hub.utils")
     verbosity, shown = reports.get_verbosity(), reports.is_progress_bar_enabled()
     hub_shown = not hub.are_progress_bars_disabled()
+    library = logging.getLogger("sentence_transformers")
+    level = library.level
+    library.setLevel(logging.CRITICAL)
     reports.set_verbosity(logging.CRITICAL)
     reports.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hub_shown:
@@ -40,6 +43,7 @@ def silence_transformers() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        library.setLevel(level)
         reports.set_verbosity(verbosity)
         if shown:
             reports.enable_progress_bar()  # type: ignore[no-untyped-call]
