@@ -120,9 +120,9 @@ def test_a_checkpoint_runs_no_code_of_its_base_unless_this_user_says_so(trusting
             evaluated(*options, *out),
             3,
             *("own-model", "needs code of its own", "model.trust_remote_code=true"),
-            silent=False,  # BM25 is evaluated first
         )
-    assert_refused(evaluated("--model", checkpoint, *out), 3, "model.trust_remote_code=true", silent=False)
+    assert_refused(evaluated("--model", checkpoint, *out), 3, "model.trust_remote_code=true")
+    assert not (tmp_path / "out").exists(), "nothing is evaluated before"
     searching: tuple[str | Path, ...] = (
         "retrieve",
         "--checkpoint",
@@ -136,7 +136,7 @@ def test_a_checkpoint_runs_no_code_of_its_base_unless_this_user_says_so(trusting
         "--dataset",
         f"path:{write_invented(tmp_path / 'toy', invented())}",
     )
-    assert_refused(call_unimoe(*searching), 3, "encoder.trust_remote_code=true", silent=False)
+    assert_refused(call_unimoe(*searching), 3, "encoder.trust_remote_code=true")
     with pytest.raises(DataError, match=r"model\.trust_remote_code=true"):
         unimoe.load_model(checkpoint)
     assert not ran.exists(), "its code ran"
