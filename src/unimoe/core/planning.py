@@ -32,21 +32,25 @@ class Job(Generic[T]):
     weigh: Callable[[T], float] = len  # type: ignore[assignment]
 
     def seconds_each(self, limit: float = SECONDS) -> float:
-        """Return the seconds that one text, pair or step takes, by as many units as the time allows."""
-        return self._timed(self._warmed_up(), limit)[0]
+        """Return the seconds that one text, pair or step takes, by as many units as the time allows.
+
+        The first one warms up, and counts only where it is alone, or takes all the time.
+        """
+        return self._sampled(limit)[0]
 
     def seconds_first_and_again(self, limit: float = SECONDS) -> tuple[float, float]:
         """Return the seconds of one item when it is met, and once more: what the model kept of it makes it quicker."""
-        units = self._warmed_up()
-        first, done = self._timed(units, limit)
-        return first, min(first, self._timed(units[:done], limit)[0])
+        first, units = self._sampled(limit)
+        return first, min(first, self._timed(units, limit)[0])
 
-    def _warmed_up(self) -> Sequence[T]:
-        """Do the first unit, which is not timed unless it is the only one; return the others."""
+    def _sampled(self, limit: float) -> tuple[float, Sequence[T]]:
+        """Return the seconds of an item, and the units that were timed."""
         first, *others = self.units
-        if others:
-            self.do(first)
-        return others or [first]
+        seconds, _ = self._timed([first], limit)
+        if not others or seconds * self.weigh(first) > limit:
+            return seconds, [first]
+        seconds, done = self._timed(others, limit)
+        return seconds, others[:done]
 
     def _timed(self, units: Sequence[T], limit: float) -> tuple[float, int]:
         """Return the seconds of an item, and the number of units done, at least one."""

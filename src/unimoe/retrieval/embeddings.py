@@ -68,13 +68,14 @@ class Embedded:
         return {key: row for row, key in enumerate(self.ids)}
 
 
-_INSTEAD: ContextVar[Callable[[Embedder, Mapping[str, str], TextKind], Embedded] | None] = ContextVar(
-    "makes up vectors", default=None
-)
+MakeUp = Callable[[Embedder, Mapping[str, str], TextKind, int | None], Embedded]
+"""Makes up vectors of texts by id, of a kind and cut to a length."""
+
+_INSTEAD: ContextVar[MakeUp | None] = ContextVar("makes up vectors", default=None)
 
 
 @contextmanager
-def made_up(make_up: Callable[[Embedder, Mapping[str, str], TextKind], Embedded]) -> Iterator[None]:
+def made_up(make_up: MakeUp) -> Iterator[None]:
     """Let a plan make up the vectors that are not kept, in place of all ``cached_embeddings`` of the block."""
     token = _INSTEAD.set(make_up)
     try:
@@ -95,7 +96,7 @@ def cached_embeddings(
     corpus = {key: Document("", text) for key, text in texts.items()}
     make_up = _INSTEAD.get()
     if make_up and not is_kept(embedder, corpus, kind, max_length=max_length):
-        return make_up(embedder, texts, kind)
+        return make_up(embedder, texts, kind, max_length)
     return kept_embeddings(embedder, corpus, kind, max_length=max_length, advance=advance)
 
 

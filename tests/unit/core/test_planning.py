@@ -14,11 +14,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+def test_a_unit_that_takes_all_the_time_is_the_sample(clock: list[float]) -> None:
+    done: list[int] = []
+
+    def do(unit: int) -> None:
+        done.append(unit)
+        clock[0] += 5.0
+
+    assert Job("step", 50, range(50), do, weigh=lambda _: 1.0).seconds_each() == pytest.approx(5.0)
+    assert done == [0]
+
+
 def test_the_first_unit_warms_up_and_the_others_count_by_their_size(clock: list[float]) -> None:
     def do(unit: list[float]) -> None:
         clock[0] += sum(unit)
 
-    job = Job("sum", 100, [[9.0], [0.1, 0.3], [0.2, 0.2]], do)
+    job = Job("sum", 100, [[1.9], [0.1, 0.3], [0.2, 0.2]], do)
     assert job.seconds_each() == pytest.approx(0.2)
     assert Job("sum", 100, [[9.0]], do).seconds_each() == pytest.approx(9.0), "the only one counts"
 

@@ -65,8 +65,8 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         mined = config.negatives.model_copy(update={"source": "bm25", "refresh_every": None})
         training = self.training(config.model_copy(update={"negatives": mined}), arm)
         found = Sample(training, training.steps, training.evaluations, self.test_to_dev(training))
-        whole, few = training.dev, training.dev.sample_queries(16)
-        training.dev = replace(few, corpus=dict(islice(few.corpus.items(), 64)))
+        whole, few = training.dev, training.dev.sample_queries(8)
+        training.dev = replace(few, corpus=dict(islice(few.corpus.items(), 32)))
         texts = [len(one.corpus) + len(one.qrels) for one in (whole, training.dev)]
         return found._replace(dev=texts[0] / texts[1])
 

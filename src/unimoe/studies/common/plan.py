@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -32,11 +34,15 @@ class StandIns:
     def __init__(self) -> None:
         self.left_out: dict[str, Job[Any]] = {}
 
-    def __call__(self, embedder: Embedder, texts: Mapping[str, str], kind: TextKind) -> Embedded:
+    def __call__(
+        self, embedder: Embedder, texts: Mapping[str, str], kind: TextKind, max_length: int | None
+    ) -> Embedded:
         """Make up the vectors of texts by id."""
         ids = sorted(texts)
-        same = hash_json([embedder.base_identity, kind, texts])  # several trainings read them
-        self.left_out.setdefault(same, embed_job(embedder, [texts[key] for key in ids], len(ids)))
+        same = hash_json([embedder.base_identity, kind, max_length, texts])  # several trainings read them
+        job = embed_job(embedder, [texts[key] for key in ids], len(ids))
+        encode = partial(embedder.encode, kind=kind, max_length=max_length)
+        self.left_out.setdefault(same, replace(job, do=encode))
         width = embedder.dimension or embedder.encode([texts[ids[0]]], kind=kind).shape[1]
         vectors = np.zeros((len(ids), width), dtype=np.float32)
         for row, key in enumerate(ids):
@@ -105,6 +111,8 @@ def _timed(family: Family[Any, Any], arm: str, config: Any, limit: float) -> Exp
         training = sample.training
         training.check()
         training.prepare()
+        if training.steps:
+            training.begin_step(0)  # draws an epoch, and mines its negatives
         made = time.perf_counter() - begin
         step = sample.step * training.steps_to_time().seconds_each(limit) if training.steps else 0.0
         job = Job("dev", sample.dev, [training], lambda one: one.score_on_dev(), weigh=lambda _: 1.0)
