@@ -228,6 +228,18 @@ def test_what_unimoe_has_not_made_is_named_and_stays(tmp_cache: Path, tmp_path: 
     assert "left alone" in call_unimoe("cache").stderr
 
 
+def test_what_mteb_keeps_is_cleared_where_its_kind_is_named(tmp_cache: Path) -> None:
+    (tmp_cache / "mteb").mkdir(parents=True)
+    assert call_unimoe("cache").stderr == ""
+    place(tmp_cache, "mteb/results/model/1/SciFact.json", "mteb/leaderboard/table.parquet", "mteb/mine/thesis.npy")
+    assert kinds() == ["mteb", "mteb"]
+    successful(call_unimoe("cache", "clear"))
+    assert kinds() == ["mteb", "mteb"], "what was downloaded stays"
+    done = successful(call_unimoe("cache", "clear", "--kind", "mteb"))
+    assert "left alone, as unimoe has not made it: mteb/mine" in done.stderr
+    assert [path.name for path in (tmp_cache / "mteb").iterdir() if not path.name.startswith(".")] == ["mine"]
+
+
 def test_what_a_running_evaluation_writes_is_kept_and_age_counts_from_the_last_use(cache: Path) -> None:
     (folder,) = (path for path in (cache / "vectors").iterdir() if path.is_dir())
     with filelock.FileLock(folder.parent / f".{folder.name}.lock"):

@@ -27,6 +27,9 @@ from unimoe.models.served.probe import PROBE_PAIRS
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 FUNCTIONS = """
+from dataclasses import dataclass
+from unimoe.models.reranker import Reranker
+
 def longest(pairs):
     return [float(len(document)) for query, document in pairs]
 
@@ -52,7 +55,27 @@ class Broken(Own):
     def score(self, pairs):
         raise RuntimeError("no such luck")
 
-own, broken = Own(), Broken()
+@dataclass(frozen=True)
+class Frozen(Reranker):
+    def score(self, prepared, advance=None):
+        return longest(prepared)
+
+class Placed(Frozen):
+    @property
+    def place(self):
+        return "beside the lake"
+
+class Slots(Own):
+    __slots__ = ("device", "usage")
+
+    def __init__(self):
+        self.device, self.usage = None, {"requests": 0.0}
+
+    def score(self, pairs):
+        self.usage["requests"] += 1
+        return longest(pairs)
+
+own, broken, frozen, placed, slots = Own(), Broken(), Frozen(), Placed(), Slots()
 number = 3
 """
 
@@ -160,6 +183,15 @@ class TestPython:
             plan = evaluate_model(data, f"python:my_functions:{name}", tmp_path, "--plan")
             assert "pairs a second" in plan.stdout, plan.stderr
         assert scripts.run_of(tmp_path, "own") == scripts.run_of(tmp_path, "of_one_query")
+
+    @pytest.mark.parametrize("name", ["frozen", "placed", "slots"])
+    def test_objects_of_every_make_score_and_say_where(self, data: Path, tmp_path: Path, name: str) -> None:
+        scripts.successful(evaluate_model(data, f"python:my_functions:{name}", tmp_path))
+        scripts.successful(evaluate_model(data, "python:my_functions:longest", tmp_path))
+        assert scripts.run_of(tmp_path, name) == scripts.run_of(tmp_path, "longest")
+        told = scripts.result_of(tmp_path, name).provenance
+        assert told.device == ("beside the lake" if name == "placed" else "as the function chooses")
+        assert told.usage == ({"requests": 3.0} if name == "slots" else {})
 
     def test_without_an_identity_it_is_always_evaluated_again(self, data: Path, tmp_path: Path) -> None:
         for name, kept in (("named", True), ("longest", False)):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sentence_transformers import SentenceTransformer
+from support.engine import ThreadActors
 from support.scripts import Done, Finished, assert_refused, call_unimoe, evaluate, result_of, run_of, successful
 from support.tiny_models import save_tiny_colbert, save_tiny_cross_encoder, save_tiny_encoder, save_tiny_splade
 from support.toy_collections import invented, write_invented
@@ -159,3 +161,24 @@ class TestTable:
                 again = run_of(output_dir, f"{system}@{stage}", dataset)
                 for query, scores in run_of(output_dir, stage, dataset).items():
                     assert again[query] == pytest.approx(scores, rel=1e-5)
+
+
+@pytest.mark.parametrize("model", ["sparse:splade", "late:colbert"])
+def test_workers_of_a_cluster_read_as_much_of_a_text_as_this_process(
+    data: Path, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get a config with its defaults, and ``model.max_length`` of these is no length of such a model."""
+    monkeypatch.setattr("unimoe.cluster.actors.RayActors", lambda address, store, *_: ThreadActors(store, 2))
+    name = model.partition(":")[2]
+    own = shutil.copytree(data / name, tmp_path / name)
+    file = own / "sentence_bert_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 12, "document_length": 10}))
+    given = ("--dataset", "toy", "--model", f"{model.partition(':')[0]}:{own}")
+    local, there = tmp_path / "local", tmp_path / "there"
+    successful(evaluate(data, *options(data, local), *given))
+    workers = ("--engine", "ray", "--store", str(tmp_path / "store"))
+    successful(evaluate(data, *options(data, there), *given, *workers))
+    first, second = (result_of(folder, name, "toy") for folder in (local, there))
+    assert first.identity == second.identity
+    assert (first.aggregate, first.per_query) == (second.aggregate, second.per_query)
+    assert run_of(local, name, "toy") == run_of(there, name, "toy")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Dense, Router, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from support.experiments import tiny_experiment_dict
@@ -120,9 +120,9 @@ def test_a_checkpoint_runs_no_code_of_its_base_unless_this_user_says_so(trusting
             evaluated(*options, *out),
             3,
             *("own-model", "needs code of its own", "model.trust_remote_code=true"),
-            silent=False,  # BM25 is evaluated first
         )
-    assert_refused(evaluated("--model", checkpoint, *out), 3, "model.trust_remote_code=true", silent=False)
+    assert_refused(evaluated("--model", checkpoint, *out), 3, "model.trust_remote_code=true")
+    assert not (tmp_path / "out").exists(), "nothing is evaluated before"
     searching: tuple[str | Path, ...] = (
         "retrieve",
         "--checkpoint",
@@ -136,7 +136,7 @@ def test_a_checkpoint_runs_no_code_of_its_base_unless_this_user_says_so(trusting
         "--dataset",
         f"path:{write_invented(tmp_path / 'toy', invented())}",
     )
-    assert_refused(call_unimoe(*searching), 3, "encoder.trust_remote_code=true", silent=False)
+    assert_refused(call_unimoe(*searching), 3, "encoder.trust_remote_code=true")
     with pytest.raises(DataError, match=r"model\.trust_remote_code=true"):
         unimoe.load_model(checkpoint)
     assert not ran.exists(), "its code ran"
@@ -306,6 +306,61 @@ def test_a_models_folder_names_no_code_but_modules(
     assert_refused(done, 3, ".json", "names", "model.trust_remote_code=true")
     assert "antigravity" not in set(sys.modules) - before
     assert "Collecting environment" not in capfd.readouterr().out
+
+
+class _Mark:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+def _pickled(folder: Path, mark: Path) -> Path:
+    """A cross-encoder of the library, whose weights are a pickle that leaves a mark where it is read."""
+    bare = save_tiny_cross_encoder(folder / "bare")
+    CrossEncoder(str(bare), device="cpu").save_pretrained(str(folder / "model"))
+    model = folder / "model"
+    (model / "model.safetensors").unlink()
+    torch.save({"weight": _Mark(mark)}, model / "pytorch_model.bin")
+    config = read_plain(model / "config.json")
+    config.pop("dtype", None)
+    write_plain(model / "config.json", config)
+    return model
+
+
+@pytest.mark.parametrize("section", ["model_args", "model_kwargs"])
+def test_a_models_folder_does_not_say_that_pickles_may_run(section: str, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    folder = _pickled(tmp_path, mark)
+    unsafe = {"weights_only": False, "use_safetensors": False, "dtype": "auto"}
+    setting(folder / "sentence_bert_config.json", section, value=unsafe)
+    with pytest.raises(DataError, match=r"sentence_bert_config\.json: sets weights_only of a loader"):
+        load_cross_encoder(folder, torch.device("cpu"))
+    assert not mark.exists(), "its code ran"
+    assert_refused(evaluated("--model", f"cross-encoder:{folder}"), 3, "sets weights_only of a loader")
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("model_args", "offload_folder"), "/tmp/elsewhere"),
+        (("tokenizer_args", "vocab_file"), "/etc/hostname"),
+        (("tokenizer_name_or_path",), "../bare"),
+    ],
+)
+def test_a_models_folder_sends_no_loader_elsewhere(keys: tuple[str, ...], value: str, tmp_path: Path) -> None:
+    folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "model")
+    setting(folder / "sentence_bert_config.json", *keys, value=value)
+    assert_refused(evaluated("--model", f"encoder:{folder}"), 3, f"sets {keys[-1]} of a loader")
+
+
+def test_harmless_arguments_of_loaders_load(tmp_path: Path) -> None:
+    folder = save_sentence_transformer(save_tiny_encoder(tmp_path / "bare"), tmp_path / "model")
+    setting(folder / "sentence_bert_config.json", "tokenizer_args", value={"padding_side": "right"})
+    load_encoder(EncoderConfig(base=str(folder)), torch.device("cpu"), torch.float32)
 
 
 def test_the_base_of_a_cross_encoders_training_names_no_code_either(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ _OWN_NAMES = {
     "models": r"smollm2-135m-instruct-[\w.]+",
     "checkpoints": f"{_HASH}(-{_HASH})?",
     "collections": f"beir|zips|apidocs-{_HASH}",
+    "mteb": "results|remote|leaderboard",  # of the library, which unimoe sends here
 }
 """How unimoe calls an entry, by kind: after the content hash of what it is made from."""
 

@@ -52,19 +52,20 @@ def done_by_worker(
     kind: type[T],
     *,
     items: int | None = None,
+    below: str = "",
 ) -> T:
     """Let a worker do a part, or go on with it, copy what it wrote into a folder, and return what the work returned.
 
     ``recipe`` is how a worker makes what does it: its ``maker`` returns ``folder_jobs``. The part's ``key`` is the
-    content hash of all that the result depends on. Files of other parts in ``folder`` are not touched. ``kind`` is the
-    type of what is returned.
+    content hash of all that the result depends on. Files of other parts in ``folder`` are not touched: a store that
+    lists one which is not ``below`` this folder there is refused. ``kind`` is the type of what is returned.
     """
     own = {**part, "key": hash_json([part["key"], cluster.kind()])}  # no training goes on with another device's state
     with cluster.board.noted(what, items):
         workers = ClusterWorkers(cluster, what, "units/folders", recipe)
         parts = [own if items is None else {**own, "items": items}]
         (found,) = workers.compute(_JOB, parts, lambda reply, _: TypeAdapter(kind).validate_python(reply, strict=True))
-    if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE):
+    if not _Mirror(folder, cluster.store, own, "finished").fetch(but=_STATE, below=below):
         raise DataError(f"{cluster.store.shown}: folders/{own['key']} is missing; delete units/folders there")
     return found
 
@@ -113,11 +114,19 @@ class _Mirror:
             self._store.write_json(self._scope, _LIST, sorted(now))
             self._sent = now
 
-    def fetch(self, *, but: str | None = None) -> bool:
-        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are."""
+    def fetch(self, *, but: str | None = None, below: str = "") -> bool:
+        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are.
+
+        All have to be ``below`` a folder in it.
+        """
         listed = self._store.read_json(self._scope, _LIST, list[_FileName])
         for name in listed or ():  # all are looked at before the first is written
             self._refuse_outside(name)
+            if below and not name.startswith(f"{below}/"):
+                where = f"{self._store.shown}/{self._scope}/{_LIST}"
+                raise DataError(
+                    f"{where}: {name} is no file of this work, which is below {below}; delete it, and run again"
+                )
         for name in listed or ():
             if but is not None and name.endswith(but):
                 continue

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from unimoe.cluster.cluster import Cluster, ClusterWorkers
 from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import Compute, Part, Recipe
-from unimoe.config import Batches, DenseExperiment, Experiment, MTEBConfig
+from unimoe.config import Batches, DenseExperiment, MTEBConfig
 from unimoe.config.base import Dtype
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, atomic_dir, cache_dir, hash_json, read_bytes
@@ -39,7 +39,7 @@ from unimoe.evaluation.mteb.main_scores import ranks_documents
 from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.retriever import encoder_retriever
 from unimoe.evaluation.spec import Outcome
-from unimoe.evaluation.system import System, checkpoint_loader
+from unimoe.evaluation.system import System, checkpoint_loader, recipes_experiment
 from unimoe.metrics import Scores
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
@@ -318,7 +318,7 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
             system = encoder_retriever(DenseExperiment.model_validate(recipe["experiment"]), "encoder", device)
             assert system.model is not None  # noqa: S101 - for the type checker
             return system.model
-        experiment = Experiment.model_validate(recipe["experiment"])
+        experiment = recipes_experiment(recipe)
         if kind == "checkpoint":
             folder = _fetched(recipe, store)
             return loaders_model(checkpoint_loader(experiment, read_checkpoint(folder), device), folder)

@@ -123,14 +123,14 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     if trained.arm_named(checkpoint.arm).task == "rank_only":
         raise UsageError(f"--checkpoint {folder}: {checkpoint.arm} was trained to rank only; give an arm that embeds")
     loader = checkpoint_loader(trained, checkpoint, device)
-    system = trained_system(trained, loader, folder)
+    try:
+        system = trained_system(trained, loader, folder)
+    except DataError as error:  # whose remedy is a key of the other kind of config
+        raise DataError(str(error).replace("model.trust_remote_code", "encoder.trust_remote_code")) from None
     prompt = _prompt_with_lengths(loader.prompt, experiment.retrieval)
 
     def load() -> UnimodelForExp1:
-        try:
-            return loader.trained(folder)
-        except DataError as error:  # whose remedy is a key of the other kind of config
-            raise DataError(str(error).replace("model.trust_remote_code", "encoder.trust_remote_code")) from None
+        return loader.trained(folder)
 
     return replace(
         system,

@@ -156,7 +156,15 @@ def model_recipe(kind: str, experiment: Experiment | DenseExperiment, **values: 
     settings = experiment.model_dump(mode="json", exclude={"output_dir"})
     if isinstance(experiment, Experiment):  # a template that is set says more than the one by default
         settings["prompt"] = experiment.prompt.model_dump(mode="json", exclude_unset=True)
+        values["set"] = sorted(experiment.model.model_fields_set)  # a model has a length of its own where none is set
     return {"maker": "unimoe.evaluation.engines:jobs_of", "kind": kind, "experiment": settings, **values}
+
+
+def recipes_experiment(recipe: Recipe) -> Experiment:
+    """Return the experiment of a recipe that ``model_recipe`` made of one, with the settings that were set there."""
+    experiment = Experiment.model_validate(recipe["experiment"])
+    experiment.model.model_fields_set.intersection_update(recipe["set"])
+    return experiment
 
 
 def arm_name(name: str) -> str:

@@ -16,6 +16,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.evaluation.dev_eval import DevEvaluation
 from unimoe.models.loader import ModelLoader
+from unimoe.results import arm_dir
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.loop import StepFacts
 from unimoe.training.trainer import ArmTraining
@@ -51,7 +52,8 @@ def train_by_worker(cluster: Cluster, training: ArmTraining) -> list[float]:
     recipe = {"maker": f"{__name__}:jobs_of", "experiment": settings, "dtype": training.loader.dtype_name}
     part = {"arm": arm, "seed": seed, "key": training.state.fingerprint, "data": training.state.settings["data"]}
     what, steps = f"train {arm}, seed {seed}", experiment.training.steps
-    return done_by_worker(cluster, what, recipe, part, Path(folder), list[float], items=steps)
+    own = arm_dir(Path(), arm, seed).as_posix()
+    return done_by_worker(cluster, what, recipe, part, Path(folder), list[float], items=steps, below=own)
 
 
 def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[str, Compute]:

@@ -50,7 +50,8 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     from transformers import AutoModelForCausalLM
 
     folder = find_base(config)
-    refuse_unknown_class(f"model.base {config.base!r}", folder.architecture, trusted=config.trust_remote_code)
+    if not (config.trust_remote_code and "AutoModelForCausalLM" in (folder.config.get("auto_map") or {})):
+        refuse_unknown_class(f"model.base {config.base!r}", folder.architecture, trusted=config.trust_remote_code)
     identity = _identity(config, folder)
     kept = None if config.layers is None else _configuration(config)
     remedy = f"delete {folder.root}, and run again" if folder.is_bundled else _REMEDY
@@ -167,6 +168,16 @@ def _configuration(config: ModelConfig) -> Any:
                 setattr(text, name, getattr(text, name)[:kept])
             text.num_hidden_layers = kept
     return found
+
+
+def refuse_own_code(config: ModelConfig) -> None:
+    """Refuse a base model that needs code of its own which may not run, before hours of other work."""
+    if config.trust_remote_code or config.base == BUNDLED_ID:
+        return
+    folder = find_base(config, weights=False)
+    if folder.config.get("auto_map"):  # else its load alone tells, and nothing has to be imported for this
+        _configuration(config)
+        refuse_unknown_class(f"model.base {config.base!r}", folder.architecture, trusted=False)
 
 
 def _kept_layers(config: ModelConfig, layers: int) -> int:

@@ -13,7 +13,15 @@ import torch
 from unimoe.config import EvaluationConfig, Experiment
 from unimoe.core.io import hash_json
 from unimoe.models.adapter import load_lora, merge_lora
-from unimoe.models.base import BaseModel, base_identity, base_layers, decoder_layers, decoder_of, load_base
+from unimoe.models.base import (
+    BaseModel,
+    base_identity,
+    base_layers,
+    decoder_layers,
+    decoder_of,
+    load_base,
+    refuse_own_code,
+)
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.frozen_layers import FrozenLayers, refuse_mixed_layers, split_decoder
 from unimoe.models.prompts import prompt_name
@@ -32,6 +40,10 @@ class ModelLoader:
     def identity(self) -> str:
         """Logical id and content hash of the base model."""
         return base_identity(self._experiment.model)
+
+    def refuse_own_code(self) -> None:
+        """Refuse a base model whose code this user does not trust."""
+        refuse_own_code(self._experiment.model)
 
     @cached_property
     def first_layer(self) -> int:

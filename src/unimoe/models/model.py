@@ -136,7 +136,7 @@ def model_of_reranker(load: Callable[[], Reranker], **facts: Any) -> Model:
 
 
 def stated_model(model: Any) -> Model:
-    """Return the model of an object that states its ``name`` and ``identity``, and scores pairs or embeds texts.
+    """Return the model of an object that states its ``name`` and ``identity``, and scores pairs, embeds texts, or both.
 
     What embeds has ``encode``, and ``base_identity`` in place of ``identity``. An attribute ``reusable`` that is false
     says that the identity does not tell the model from every other.
@@ -144,7 +144,10 @@ def stated_model(model: Any) -> Model:
     facts = {name: getattr(model, name) for name in ("name", "reusable", "usage") if hasattr(model, name)}
     facts["prompt"] = getattr(model, "prompt_name", None)
     if embedder := as_embedder(model):
-        return Model(embedder.base_identity, embed=lambda: embedder, own_prompts=embedder.own_prompts, **facts)
+        facts |= {"embed": lambda: embedder, "own_prompts": embedder.own_prompts}
+        if callable(getattr(model, "score", None)):
+            facts["rerank"] = lambda instruction=None, **batches: as_reranker(model)
+        return Model(embedder.base_identity, **facts)
     return model_of_reranker(lambda: as_reranker(model), identity=model.identity, **facts)
 
 
@@ -215,7 +218,7 @@ class GivenEmbedder(Embedder):
     @property
     def device(self) -> torch.device:
         """Where vectors are computed."""
-        return torch.device(getattr(self._model, "device", "cpu"))
+        return torch.device(getattr(self._model, "device", None) or "cpu")
 
     @property
     def dtype(self) -> torch.dtype:

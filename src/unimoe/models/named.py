@@ -178,6 +178,7 @@ def yes_no_model(name: str, settings: ModelSettings) -> Model:
 
 def loaders_model(loader: ModelLoader, checkpoint: Path | None = None) -> Model:
     """Return the base model of a loader, or with the adapters of a checkpoint folder."""
+    loader.refuse_own_code()
     load = loader.zero_shot if checkpoint is None else partial(loader.trained, checkpoint)
     return causal_model(load, identity=loader.identity, prompt=loader.prompt, dtype=loader.dtype_name)
 

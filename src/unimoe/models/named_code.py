@@ -21,6 +21,13 @@ _LIBRARY = "sentence_transformers."
 _ROUTES = ("router_config.json", "config.json")
 """Settings of a Router, the older name last."""
 
+_OF_LOADERS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
+"""Settings whose values the library gives to the loaders of transformers as they are."""
+
+_UNSAFE = {"weights_only", "offload_folder", "state_dict", "gguf_file", "adapter_kwargs"}
+_UNSAFE |= {"tokenizer_file", "vocab_file", "merges_file", "code_revision"}
+"""Arguments of loaders that let pickles run code, write files, or read others than those of the folder."""
+
 
 def refuse_named_code(root: Path, key: str, *, trusted: bool) -> None:
     """Raise a ``DataError`` about a folder of sentence-transformers that names other code than torch's and its own.
@@ -29,6 +36,11 @@ def refuse_named_code(root: Path, key: str, *, trusted: bool) -> None:
     """
     if trusted:
         return
+    for file, setting in _unsafe(root):
+        raise DataError(
+            f"{file}: sets {setting} of a loader, which may run code, or reach files elsewhere; take it out, or set "
+            f"{key}.trust_remote_code=true if you trust who wrote it"
+        )
     for file, setting, name in _named(root):
         activates = setting != "type"
         if not (_is_activation(name) if activates else _is_module(name)):
@@ -52,6 +64,18 @@ def _named(root: Path) -> Iterator[tuple[Path, str, str]]:
             classes = [*_routes(settings).values(), *_tokenizers(settings)]
             yield from ((file, "type", name) for name in classes if isinstance(name, str) and "." in name)
             yield from ((file, setting, name) for setting, name in _activations(settings))
+
+
+def _unsafe(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the arguments of loaders that a folder may not set, with their files."""
+    for folder in _folders(root):
+        for file in sorted(folder.glob("sentence_*_config.json")):
+            settings = read_settings(file)
+            if settings.get("tokenizer_name_or_path") is not None:
+                yield file, "tokenizer_name_or_path"
+            for arguments in (settings.get(name) for name in _OF_LOADERS):
+                names = _UNSAFE.intersection(arguments) if isinstance(arguments, dict) else ()
+                yield from ((file, name) for name in sorted(names))
 
 
 def _folders(root: Path) -> Iterator[Path]:

@@ -204,6 +204,18 @@ def test_a_store_writes_nothing_but_files_below_the_folder(name: Any, tmp_path: 
     assert not Path("/tmp/evil").exists()
 
 
+def test_a_store_writes_over_no_file_of_other_work(tmp_path: Path) -> None:
+    with on_store(tmp_path) as driver:
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path / "out", int)
+    (tmp_path / "other").mkdir()
+    listing(tmp_path, ["own/seed_0/fine.json", "other/result.json"])
+    words = r"files\.json: other/result\.json is no file of this work, which is below own/seed_0; delete it"
+    with on_store(tmp_path) as driver, pytest.raises(DataError, match=words):
+        done_by_worker(driver, "count", COUNTING, PART, tmp_path, int, below="own/seed_0")
+    assert not any((tmp_path / "other").iterdir())
+    assert not (tmp_path / "own").exists()
+
+
 @pytest.mark.parametrize("content", [3, None, {"a": 1}, "name"])
 def test_a_list_of_files_that_is_none_is_named(content: Any, tmp_path: Path) -> None:
     with on_store(tmp_path) as driver:

@@ -286,6 +286,26 @@ class Own:
         raise self.error
 
 
+class Both:
+    """An object of a user's own that scores pairs and embeds texts."""
+
+    base_identity, name, device = "both@1", "both", None
+
+    def score(self, pairs: Any) -> Any:
+        return [float(len(document)) for _, document in pairs]
+
+    def encode(self, texts: Any, **_: Any) -> Any:
+        return np.ones((len(texts), 2), dtype=np.float32)
+
+
+def test_an_object_that_scores_and_embeds_does_both() -> None:
+    model = stated_model(Both())
+    assert (model.identity, model.tasks) == ("both@1", ("reranking", "embedding"))
+    assert model.reranker().score([("a", "bc"), ("a", "d")]) == [2, 1]
+    assert model.embedder().encode(["a"]).shape == (1, 2)
+    assert str(model.embedder().device) == "cpu"
+
+
 def test_a_users_kind_of_model_that_raises_is_named(experiment: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, line = (
         ModelSettings(experiment, torch.device("cpu"), torch.float32),

@@ -15,12 +15,14 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from unimoe.core.errors import DataError, UsageError, did_you_mean, users_code, with_article
 from unimoe.core.io import hash_bytes, hash_file, hash_json
 from unimoe.models.functions import FunctionEmbedder
 from unimoe.models.model import Model, as_reranker, reranks
 from unimoe.models.named import OPTION, ModelSettings, register_model
+from unimoe.models.reranker import Reranker
 
 
 def python_model(name: str, settings: ModelSettings) -> Model:
@@ -32,7 +34,9 @@ def python_model(name: str, settings: ModelSettings) -> Model:
     """
     found, identity = python_attribute(f"{OPTION} {KIND}:", name, "(query, document) pairs to scores")
     reranker = copy(as_reranker(found))  # the user's object stays as it is
-    reranker.place = getattr(found, "device", "as the function chooses")
+    if reranker.place == Reranker.place:  # it states none; set also where the object is frozen
+        place = getattr(found, "device", None) or "as the function chooses"
+        object.__setattr__(reranker, "place", place if isinstance(place, torch.device) else str(place))
     return Model(
         identity,
         getattr(found, "prompt_name", None),
