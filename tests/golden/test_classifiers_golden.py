@@ -270,9 +270,7 @@ class TestRowless:
         tokenizer.add_tokens(["<new>"])
         tokenizer.save_pretrained(folder)
         ours = CrossEncoderReranker(load_cross_encoder(folder, CPU, FLOAT, 60), 4)
-        with pytest.raises(
-            InputError, match="input 1: the text holds '<new>', a token that the model has no embedding"
-        ):
+        with pytest.raises(InputError, match="input 1: the text holds the token '<new>'"):
             ours.score(self.PAIRS)
         assert len(ours.score([self.PAIRS[0], self.PAIRS[2]])) == 2  # the token is cut off
 
@@ -290,7 +288,7 @@ class TestRowless:
         else:
             model = load_score_head(made, 300, CPU, FLOAT)
         ours = PairModelReranker(model)
-        with pytest.raises(InputError, match="input 1: the text holds '<new>'"):
+        with pytest.raises(InputError, match="input 1: the text holds the token"):
             ours.score(ours.prepare(self.PAIRS[:2]))
 
 

@@ -253,7 +253,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"out_dim": 65}, r"out_dim 65 is above the 64 dimensions of"),
         ({"frozen_layers": 2}, r"frozen_layers 2: .* has 2 layers"),
-        ({"encoder": {"base": str(tmp_path / "empty")}}, "neither "),
+        ({"encoder": {"base": str(tmp_path / "empty")}}, "no config.json; give"),
         ({"encoder": {"base": str(trainer.last_dir)}}, "is of Transformer, Pooling, Dense, Normalize; train"),
         ({"relevance_threshold": 3}, "has a positive in the corpus"),
     )

@@ -288,7 +288,6 @@ TABLE = """--config tables/first_stages --device cpu --set evaluation.datasets=[
         ("--model cross-encoder:ce --set model.layers=1", 2, ["model.layers cuts causal language models"]),
         ("--model cross-encoder:ce --set modle.layers=1", 2, ["modle: unknown key"]),
         ("--model encoder:encoder --task reranking", 2, ["--task reranking: encoder does embedding only"]),
-        ("--model encoder:encoder --set model.max_length=65", 2, ["model.max_length 65: ", "positions; lower it"]),
         (f"{ZERO_SHOT} --dataset scifct", 2, ["unknown collection 'scifct'", "did you mean 'scifact'?"]),
         (f"{ZERO_SHOT} --dataset apidocs,bright:biolgy", 2, ["'bright:biolgy'", "did you mean 'biology'?"]),
         (f"{ZERO_SHOT} --dataset toy,toy@dev", 2, ["toy is named with the splits test and dev"]),

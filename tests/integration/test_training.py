@@ -101,7 +101,7 @@ def test_a_checkpoint_says_where_it_came_from_and_the_joint_arm_sees_what_its_sp
     assert (found.arm, found.seed, found.which, found.dtype) == ("joint_r8", 0, "last", "float32")
     assert found.base_model.startswith("tiny-model@")
     assert (found.training.steps, found.training.ranking_examples, found.training.embedding_examples) == (6, 12, 24)
-    assert found.experiment == changed(experiment, folder.parents[2])
+    assert found.recorded == changed(experiment, folder.parents[2])
     lines = log(folder)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     for line in lines:

@@ -209,7 +209,7 @@ def test_a_model_of_another_family_waits_once(scorer: Scorer, tmp_path: Path) ->
         to_fake_gpu(whole)
         gpu.waits.clear()
         assert len(score()) == 2 * len(PAIRS)
-        del gpu.waits["rerankers.logits"]  # sentence-transformers copies three features of each batch
+        del gpu.waits["cross_encoder.logits"]  # sentence-transformers copies three features of each batch
         assert gpu.waits == {"batching.fetch": 1}
 
 

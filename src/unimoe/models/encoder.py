@@ -56,6 +56,8 @@ def load_encoder(
         bundled_encoder_folder(config.base, f"{key}.base")  # refuses the bundled language model
     trust = config.trust_remote_code
     folder = find_folder(f"{key}.base", config.base, config.revision, trust_remote_code=trust)
+    if not (folder.root / "modules.json").is_file():
+        folder.refuse_no_config()
     settings = folder.commit or settings_hash(folder.root)
     with loading(f"{key}.base {config.base!r} cannot be loaded", f"check the files in {folder.root}", key):
         model = load_modules("SentenceTransformer", config, folder, device, dtype)

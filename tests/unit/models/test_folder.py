@@ -108,7 +108,7 @@ KINDS: dict[str, tuple[Make, str, str]] = {
     "BGE reranker": (bare("xlm-roberta", "AutoModelForSequenceClassification", num_labels=1), "cross-encoder", "a XLM"),
     "monoBERT": (lambda f, _: save_tiny_cross_encoder(f, 2), "cross-encoder", "a BertForSequenceClassification"),
     "modernbert": (bare("modernbert", "AutoModelForSequenceClassification"), "cross-encoder", "a ModernBertFor"),
-    "score head": (decoder_classifier, "rankllama", "a decoder with a score head; the folder names no prompt"),
+    "score head": (decoder_classifier, "cross-encoder", "a decoder with a score head; the folder names no prompt"),
     "converted": (converted, "cross-encoder", "with an entry of sentence-transformers"),
     "dense head": (
         lambda f, o: tiny_models.save_tiny_dense_cross_encoder(f, save_tiny_encoder(o)),
@@ -128,7 +128,7 @@ KINDS: dict[str, tuple[Make, str, str]] = {
     "router": (lambda f, o: tiny_models.save_tiny_inference_free(f, o), "sparse", "a SparseEncoder of Router"),
     "ColBERT": (lambda f, o: tiny_models.save_tiny_colbert(f, o), "late", "a MultiVectorEncoder of"),
     "HF_ColBERT": (renamed("HF_ColBERT"), "late", "a HF_ColBERT"),
-    "own code": (own_code("JinaForRanking"), "", "a JinaForRanking, which needs code of its own: write a function"),
+    "own code": (own_code("JinaForRanking"), "", "a JinaForRanking, a class that transformers does not have"),
     "own encoder": (own_code("NewModel"), "encoder", "a NewModel; no pooling is stated, by code of its"),
     "multimodal": (renamed("Gemma3ForConditionalGeneration"), "", "reads more than text"),
     "tagger": (bare("bert", "AutoModelForTokenClassification"), "", "is no kind that unimoe loads"),

@@ -63,13 +63,13 @@ def load_score_head(
     model.requires_grad_(False).eval().to(device)
     decoder, head = BatchedDecoder(model, longest=max_length), model.score
     sign = -1.0 if counts_against(found, labels) else 1.0
-    # Of two labels the last one's logit minus the first one's.
-    weight = sign * margin_of(head.weight.float().flip(0).T)
-    bias = 0.0 if head.bias is None else sign * margin_of(head.bias.float().flip(0))
 
     def scores(
         sequences: Sequence[list[int]], token_budget: int | None, batch_size: int | None
     ) -> Iterator[tuple[list[int], Tensor]]:
+        # Of two labels the last one's logit minus the first one's.
+        weight = sign * margin_of(head.weight.float().flip(0).T)
+        bias = 0.0 if head.bias is None else sign * margin_of(head.bias.float().flip(0))
         for batch, states in decoder.states(sequences, token_budget, batch_size):
             yield batch, states.float() @ weight + bias
 
