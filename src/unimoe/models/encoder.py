@@ -28,9 +28,8 @@ from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import module_folders, read_settings, settings_hash
 from unimoe.models.kinds import ENCODER, LATE, SPARSE
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
-from unimoe.models.own_prompts import OwnPrompts, prompts_by_kind
+from unimoe.models.own_prompts import OwnPrompts, Registered, find_registered, prompts_by_kind, prompts_said
 from unimoe.models.prompts import well_formed
-from unimoe.models.registry import Registered, find_registered, prompts_said
 from unimoe.models.token_ids import add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from unimoe.models.identity import (
 )
 from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, stated_kind
 from unimoe.models.model_files import first_line
-from unimoe.models.named_code import refuse_named_code
+from unimoe.models.own_code import refuse_named_code
 
 _SETTINGS_FROM_HUB = ["*.json", "*.txt", "*.model", "*.jinja", "*.spm", "*.bpe", "*.tiktoken"]
 _NOT_FROM_HUB = ["onnx/*", "openvino/*", "flax/*", "coreml/*", "original/*", "checkpoint-*/*", "consolidated*"]

@@ -19,9 +19,8 @@ from unimoe.core.errors import InputError, UsageError
 from unimoe.core.io import atomic_path, cache_dir, hash_json, hash_parts
 from unimoe.models.batching import batches as cut
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
-from unimoe.models.own_prompts import BARE, OwnPrompts
+from unimoe.models.own_prompts import BARE, REGISTRY, OwnPrompts, find_served, prompts_said
 from unimoe.models.prompts import well_formed
-from unimoe.models.registry import REGISTRY, find_served, prompts_said
 from unimoe.models.served.api import API, vector
 from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client, RequestEstimate, estimate
 from unimoe.models.served.probe import PROBE_TEXTS, served_identity, served_name
