@@ -279,8 +279,7 @@ def chosen_data(
         raise UsageError("--max-queries cuts collections, not tasks of MTEB; leave it out, or name --dataset")
     names = mteb or (("full",) if full and task != "reranking" else ())
     tasks = find_tasks(names) if names else []
-    if experiment.evaluation.mteb.prompts:
-        TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(dataset.name for dataset in collections)
+    TaskPrompts(experiment.evaluation.mteb).refuse_unknown_keys(dataset.name for dataset in collections)
     for system in systems:
         if task is not None and task not in system.tasks:
             did = "was trained for" if system.checkpoint else "does"

@@ -1,8 +1,6 @@
-"""Reranking: a model's score for every first-stage candidate, on one collection or on a suite of them.
+"""Reranking from Python, of one collection or a suite: any causal language model, or a function of your own.
 
-``evaluate_beir``, ``evaluate_msmarco_dev`` and ``evaluate_reranking_suite`` score any causal language model, or a
-function of your own, from Python and write nothing; ``scripts/evaluate.py`` does the same for checkpoints and writes
-result files.
+Nothing is written; ``scripts/evaluate.py`` does the same for checkpoints and writes result files.
 """
 
 from __future__ import annotations
