@@ -220,7 +220,7 @@ class _Instructions:
     """Makes the prompt of a task by MTEB's own code for models that read instructions."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        from mteb.models.abs_encoder import AbsEncoder, PromptSource
+        from mteb.models.abs_encoder import AbsEncoder
 
         class Peer(AbsEncoder):
             def encode(self, *args: Any, **kwargs: Any) -> Any:
@@ -230,7 +230,8 @@ class _Instructions:
         self._peer.instruction_template = options.get("instruction_template")
         self._peer.prompts_dict = options.get("prompts_dict")
         if (order := options.get("prompt_priority")) is not None:
-            self._peer.prompt_priority = [PromptSource.from_str(source) for source in order]
+            named = type(self._peer.prompt_priority[0])  # whose name not all versions of MTEB have
+            self._peer.prompt_priority = [named.from_str(source) for source in order]
         self._documents = options.get("apply_instruction_to_passages", True)
 
     def __call__(self, task: Any, role: str | None) -> str | None:
