@@ -43,6 +43,13 @@ def default_token_budget(device: torch.device) -> int:
     return CPU_TOKENS if device.type == "cpu" else GPU_TOKENS
 
 
+def used_budget(
+    device: torch.device, reduced: int | None, token_budget: int | None = None, batch_size: int | None = None
+) -> int | None:
+    """Return the tokens of one forward pass, fewer once memory ran out; None where sequences are counted instead."""
+    return reduced if reduced or batch_size else token_budget or default_token_budget(device)
+
+
 def plan_padded(sequences: Sequence[Sized], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
     """Group indices into padded batches, longest first, so that memory peaks at the start and not after hours.
 

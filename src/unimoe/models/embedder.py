@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unimoe.config import Batches
 from unimoe.core.errors import InputError
-from unimoe.models.batching import default_token_budget
+from unimoe.models.batching import used_budget
 from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.models.own_prompts import TextKind as TextKind
 
@@ -100,9 +100,7 @@ class Embedder(ABC):
         """Return the tokens of one forward pass, fewer once memory ran out; None where texts are counted instead."""
         if isinstance(self.place, str):
             return None
-        if self.reduced_budget or batch_size:
-            return self.reduced_budget
-        return token_budget or default_token_budget(self.device)
+        return used_budget(self.device, self.reduced_budget, token_budget, batch_size)
 
     def asked(self, texts: int, characters: int) -> RequestEstimate | None:
         """Return what a server will be asked about texts, of so many characters together; None without one."""

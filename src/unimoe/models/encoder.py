@@ -26,7 +26,7 @@ from unimoe.models.device import compute_in_float32
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors, refuse_zero_vectors
 from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.identity import module_folders, read_settings, settings_hash
-from unimoe.models.kinds import ENCODER, LATE, SPARSE
+from unimoe.models.kinds import ENCODER, LATE, SPARSE, is_decoder
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.own_prompts import OwnPrompts, Registered, find_registered, prompts_by_kind, prompts_said
 from unimoe.models.prompts import well_formed
@@ -302,15 +302,12 @@ def _overruled(config: EncoderConfig, folder: ModelFolder) -> tuple[str, ...]:
 
 def _refuse_unstated_pooling(config: EncoderConfig, folder: ModelFolder, part: Any, key: str) -> None:
     """Refuse a decoder whose folder states no pooling: the library would take the mean of all tokens."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as DECODERS
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as ENCODERS
-
     kind = read_settings(folder.root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     stated = (folder.root / "modules.json").is_file() and kind == "SentenceTransformer"
     if part is None or stated or config.pooling != "auto":
         return
     own = part.config.get_text_config()
-    if own.model_type in DECODERS.keys() - ENCODERS.keys() and not is_bidirectional(own):
+    if is_decoder(own.model_type) and not is_bidirectional(own):
         raise UsageError(
             f"{key}.base {config.base}: a {type(part).__name__} is a decoder, and its folder does not say how its "
             f"states become one vector; set {key}.pooling=last, or mean, as it was trained"

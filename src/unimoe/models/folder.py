@@ -180,7 +180,7 @@ def read_folder(
     weights: bool = True,
 ) -> ModelFolder:
     """Read what the folder of a model says; arguments are those of ``find_folder``."""
-    if weights:  # else nothing is loaded, and who asks may not know yet what this user trusts
+    if weights:  # settings alone run no code, and are read before it is known whether the user trusts the model
         refuse_named_code(root, section_of(key), trusted=trust_remote_code)
     base = _base_of(key, root, trust=trust_remote_code, weights=weights)
     config = read_settings(transformer_folder(base.root if base else root) / "config.json")

@@ -99,25 +99,24 @@ def _known(name: str) -> bool:
     return name in dir(transformers)
 
 
-def _is_decoder(architecture: str) -> bool:
-    """Return whether a class belongs to a model that reads from left to right, by the heads that its kind has."""
-    stem = architecture
-    for ending in ("ForSequenceClassification", "EncoderModel", "Model"):
-        stem = stem.removesuffix(ending)
-    generates = _known(f"{stem}ForCausalLM") or _known(f"{stem}LMHeadModel")
-    return generates and not _known(f"{stem}ForMaskedLM")
+def is_decoder(model_type: object) -> bool:
+    """Return whether transformers knows models of a type as causal language models, and not as masked ones."""
+    from transformers.models.auto import modeling_auto
+
+    causal, masked = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return model_type in causal and model_type not in masked and model_type != "xlnet"  # which reads both ways
 
 
 def _of_adapted_classifier(config: dict[str, Any], architecture: str) -> Stated:
     a = f"config.json: a {architecture}"
-    decoder = _is_decoder(architecture) or architecture.endswith("ForCausalLM")
+    decoder = is_decoder(config.get("model_type")) or architecture.endswith("ForCausalLM")
     if decoder and not config.get("is_encoder_decoder"):
         return RANK_LLAMA, f"{a}, a decoder with a score head; the folder names no prompt"
     return CROSS_ENCODER, a
 
 
 def _of_classifier(config: dict[str, Any], architecture: str) -> Stated:
-    decoder = _is_decoder(architecture) and not config.get("is_encoder_decoder")
+    decoder = is_decoder(config.get("model_type")) and not config.get("is_encoder_decoder")
     head = ", a decoder with a score head; the folder names no prompt" if decoder else ""
     return CROSS_ENCODER, f"config.json: a {architecture}{head}"
 
@@ -130,7 +129,7 @@ def _of_answers(config: dict[str, Any], architecture: str) -> Stated:
 
 
 def _of_bare(config: dict[str, Any], architecture: str) -> Stated:
-    decoder = _is_decoder(architecture)
+    decoder = is_decoder(config.get("model_type"))
     return ENCODER, f"config.json: a {architecture}{' (a decoder)' if decoder else ''}; no pooling is stated"
 
 

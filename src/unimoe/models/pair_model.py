@@ -12,7 +12,7 @@ from torch import Tensor
 
 from unimoe.config import Batches
 from unimoe.core.errors import UsageError
-from unimoe.models.batching import FittingBatches, default_token_budget, gather
+from unimoe.models.batching import FittingBatches, gather, used_budget
 from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.prompts import PairTokenizer
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
@@ -111,9 +111,7 @@ class PairModelReranker(Reranker):
     @property
     def token_budget(self) -> int | None:
         """Tokens of one forward pass; see ``Reranker``."""
-        if self._model.reduced_budget or self._batches.get("batch_size"):
-            return self._model.reduced_budget
-        return self._batches.get("token_budget") or default_token_budget(self._model.device)
+        return used_budget(self._model.device, self._model.reduced_budget, **self._batches)
 
     @property
     def cut_by(self) -> Cut:

@@ -11,6 +11,7 @@ from unimoe.config import PromptConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.models.folder import ModelFolder
 from unimoe.models.identity import read_settings
+from unimoe.models.kinds import is_decoder
 
 _RELEVANT = {
     "relevant", "relevance", "yes", "true", "positive", "pos", "entailment", "entailed", "entails", "related", "match",
@@ -64,14 +65,6 @@ def has_chat_template(folder: ModelFolder) -> bool:
 
 def _saved_by_library(folder: ModelFolder) -> bool:
     return any((folder.root / name).is_file() for name in ("modules.json", "config_sentence_transformers.json"))
-
-
-def is_decoder(model_type: str) -> bool:
-    """Return whether transformers knows models of a type as causal language models, and not as masked ones."""
-    from transformers.models.auto import modeling_auto
-
-    causal, masked = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return model_type in causal and model_type not in masked and model_type != "xlnet"  # which reads both ways
 
 
 def counts_against(folder: ModelFolder, labels: int) -> bool:

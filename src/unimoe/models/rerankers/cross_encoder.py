@@ -18,7 +18,7 @@ from unimoe.models.device import AnswerHead, compute_in_float32
 from unimoe.models.embedder import Advance
 from unimoe.models.folder import ModelFolder, find_folder, read_folder
 from unimoe.models.identity import module_folders, read_settings, reading
-from unimoe.models.kinds import CROSS_ENCODER
+from unimoe.models.kinds import CROSS_ENCODER, is_decoder
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.model_files import loading, missing_weights
 from unimoe.models.named import OPTION, ModelSettings, register_model
@@ -29,7 +29,6 @@ from unimoe.models.rerankers.classifiers import (
     bare_pairs,
     counts_against,
     has_chat_template,
-    is_decoder,
     reads_prompt,
     turned_around,
 )
