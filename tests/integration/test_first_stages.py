@@ -150,7 +150,8 @@ class TestTable:
     ) -> None:
         given = ("retrieve", "--dataset", "toy", "--encoder", f"{kind}:{data / base}", "--output-dir", tmp_path)
         cache = {"UNIMOE_DATA": str(data), "UNIMOE_CACHE": str(data / "cache-of-table")}
-        successful(call_unimoe(*given, "--device", "cpu", "--set", "encoder.dtype=float32", **cache))
+        found = successful(call_unimoe(*given, "--device", "cpu", "--set", "encoder.dtype=float32", **cache))
+        assert f"{kind}: modules.json" in " ".join(found.stderr.split())  # how the model is read
         assert run_of(tmp_path, base, task="retrieval") == run_of(finished_table[0], kind, task="retrieval")
         assert_refused(call_unimoe(*given, "--dims", "8", **cache), 2, "are for one vector for each text")
 

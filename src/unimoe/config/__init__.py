@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Precision, Section, Width, checked
+from unimoe.config.prompt import TEMPLATES as TEMPLATES
+from unimoe.config.prompt import Answer as Answer
+from unimoe.config.prompt import PromptConfig as PromptConfig
 from unimoe.config.served import ServedConfig
 from unimoe.config.training import ArmConfig, LoraConfig, TrainingConfig
 from unimoe.core.errors import UsageError, did_you_mean
-from unimoe.core.registry import Registry
 from unimoe.data.languages import checked_language
 
 FUSION = "fusion"
@@ -22,8 +24,6 @@ SEARCHES = (DENSE, "sparse", "late")
 
 _BASELINES, _ROLES = ("bm25", "first_stage", "zero_shot"), ("rank_only", "emb_only", "joint")
 """Names, and beginnings of names, that say what an arm is compared with."""
-
-QWEN3_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
 
 class ModelConfig(Section):
@@ -48,78 +48,6 @@ class ModelConfig(Section):
     max_length: Annotated[int, Field(ge=16)] = 512
     trust_remote_code: bool = False
     pooling: Literal["mean", "cls", "last"] | None = None
-
-
-TEMPLATES: Registry[Any] = Registry("prompt template", "unimoe.models.prompts", "unimoe.prompts")
-"""Classes by name; see ``models.prompts.Template``."""
-
-
-def _answer(given: Any) -> Any:
-    if isinstance(given, bool):  # YAML's true and false are words here
-        return str(given).lower()
-    if (isinstance(given, str) and given) or (isinstance(given, int) and given >= 0):
-        return given
-    raise ValueError("must be a word of one token, or the id of a token")
-
-
-Answer = Annotated[str | int, BeforeValidator(_answer)]
-
-
-def _in_a_list(given: Any) -> Any:
-    return list(given) if isinstance(given, list | tuple) else given if given is None else [given]
-
-
-class PromptConfig(Section):
-    r"""How a pair becomes text for the yes/no judgement, and a text for the embedding.
-
-    Attributes:
-        template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
-            has lines ``Document:``, ``Query:`` and ``Relevant:`` and no conversation, for models to be trained; ``bge``
-            is the prompt of bge-reranker-v2-gemma, whose words are fixed.
-        order: which of query and document comes first; recorded in every result.
-        instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
-        field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.
-        query_prefix: text before a query to embed; Qwen3 writes ``Instruct: {task}\nQuery:``.
-        document_prefix: text before a document to embed.
-        embedding_suffix: a token of the vocabulary, or text, whose last token carries the embedding.
-        answers: the word or token id that says relevant, and that which says not relevant: the score is the difference
-            of their logits, or the logit of a single one; null for the model's own, ``[yes, no]``, ``[true, false]`` of
-            monoT5, or those of the template.
-    """
-
-    template: Annotated[str, checked(TEMPLATES.checked)] = "qwen3"
-    order: Literal["query_first", "document_first"] = "query_first"
-    instruction: str = QWEN3_INSTRUCTION
-    field_separator: Literal["\n", "\n\n"] = "\n"
-    query_prefix: str = f"Instruct: {QWEN3_INSTRUCTION}\nQuery:"
-    document_prefix: str = ""
-    embedding_suffix: Annotated[str, Field(min_length=1)] = "<|endoftext|>"
-    answers: Annotated[list[Answer], BeforeValidator(_in_a_list), Field(min_length=1, max_length=2)] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _answers_of_before(cls, given: Any) -> Any:
-        """Take ``yes`` and ``no``, the keys of configs and checkpoints of before there was ``answers``."""
-        if not isinstance(given, dict) or given.keys().isdisjoint({"yes", "no"}):
-            return given
-        before = {key: given[key] for key in ("yes", "no") if given.get(key) is not None}
-        others = {key: value for key, value in given.items() if key not in ("yes", "no")}
-        if not before:
-            return others
-        if given.get("answers") is not None:
-            raise ValueError("yes and no are in answers now; write answers: [YES, NO] alone")
-        return others | {"answers": [before.get("yes", "yes"), before.get("no", "no")]}
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The keys and values that are set; answers of the model's own are left out.
-
-        Two answers have the keys that they had, so that results and trainings of before keep their names.
-        """
-        found = self.model_dump(exclude_none=True)
-        if self.answers and len(self.answers) == 2:
-            found["yes"], found["no"] = found.pop("answers")
-        return found
 
 
 class BM25Config(Section):

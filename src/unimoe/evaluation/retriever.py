@@ -19,12 +19,11 @@ from unimoe.models.device import choose_dtype
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.models.encoder import load_encoder
 from unimoe.models.matcher import MATCHERS
-from unimoe.models.model import Model, causal_model
+from unimoe.models.model import Model
 from unimoe.models.rerankers.python_function import named_embedder
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
-from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import safe_name
 from unimoe.retrieval.model_search import ModelSearch
 from unimoe.retrieval.passages import Passages
@@ -97,7 +96,9 @@ def _matching_system(experiment: DenseExperiment, name: str, device: torch.devic
     dtype_name = str(dtype).removeprefix("torch.")
     settings = encoder.model_copy(update={"dtype": dtype_name})
     search = ModelSearch(settings, "encoder", device, Passages.of(experiment.evaluation))
-    return System(name, experiment, Model(*search.identity, dtype_name), ("retrieval",), search=search)
+    return System(
+        name, experiment, Model(*search.identity, dtype_name, said=search.said), ("retrieval",), search=search
+    )
 
 
 def served_settings(experiment: DenseExperiment) -> ServedConfig | None:
@@ -128,17 +129,8 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     except DataError as error:  # whose remedy is a key of the other kind of config
         raise DataError(str(error).replace("model.trust_remote_code", "encoder.trust_remote_code")) from None
     prompt = _prompt_with_lengths(loader.prompt, experiment.retrieval)
-
-    def load() -> UnimodelForExp1:
-        return loader.trained(folder)
-
-    return replace(
-        system,
-        name=name,
-        experiment=experiment,
-        model=causal_model(load, identity=loader.identity, prompt=prompt, dtype=loader.dtype_name),
-        tasks=("retrieval",),
-    )
+    model = system.model and replace(system.model, prompt=prompt)
+    return replace(system, name=name, experiment=experiment, model=model, tasks=("retrieval",))
 
 
 def _prompt_with_lengths(prompt: str, config: DenseConfig) -> str:

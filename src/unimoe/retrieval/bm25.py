@@ -12,6 +12,7 @@ are letters.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
@@ -39,6 +40,18 @@ BM25Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
 
 
+@cache
+def _bm25s() -> Any:
+    """Import bm25s. It imports JAX where that is installed, which would take three quarters of a GPU's memory."""
+    given = os.environ.get("JAX_PLATFORMS")
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    try:
+        return importlib.import_module("bm25s")
+    finally:
+        if given is None:
+            del os.environ["JAX_PLATFORMS"]
+
+
 def engine_of(settings: EvaluationConfig) -> BM25Engine:
     """Return whose BM25 searches, wherever one does."""
     return "rank_bm25" if settings.first_stage == "rank_bm25" else "bm25s"
@@ -52,7 +65,7 @@ class BM25Index:
     """
 
     def __init__(self, collection: Collection, params: BM25Config, engine: BM25Engine = "bm25s") -> None:
-        import bm25s
+        bm25s = _bm25s()
 
         self._engine, self._tokenizer = engine, make_tokenizer(params.in_language(collection.language))
         # By ascending id: of two equal scores the document of the higher number comes first.
@@ -151,9 +164,6 @@ def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[
     return {query_id: run.get(query_id, {}) for query_id in collection.queries}
 
 
-# bm25s imports JAX where it is installed, which takes three quarters of a GPU's memory for nothing we use.
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
 SPACELESS = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
@@ -166,8 +176,9 @@ _STOP_WORDS = ("da", "de", "en", "es", "fr", "it", "nl", "no", "pt", "ru", "sv",
 
 def make_tokenizer(params: BM25Config) -> Any:
     """Return what splits texts of the language of ``params``, by default English, into numbered words."""
-    import bm25s
     import Stemmer
+
+    bm25s = _bm25s()
 
     logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG on import
     language = params.language or ENGLISH

@@ -118,6 +118,14 @@ class ModelSearch:
             return self._without_weights.base_identity, self._without_weights.prompt_name
         return find_matcher(matcher, f"{self.key}.base", config)[1:]
 
+    @property
+    def said(self) -> str:
+        """How the model is read, in one line."""
+        matcher, config = self._named
+        if matcher is None:
+            return self._without_weights.said
+        return f"{matcher.kind}: {find_matcher(matcher, f'{self.key}.base', config)[0].because}"
+
     @cached_property
     def _named(self) -> tuple[type[Matcher] | None, EncoderConfig]:
         """The matcher that the base names, and the settings without its kind."""

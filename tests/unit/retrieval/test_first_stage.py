@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +21,33 @@ from unimoe.core.io import cache_dir, hash_file
 from unimoe.core.trec import head, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.formats.runs import read_run
+from unimoe.retrieval import bm25
 from unimoe.retrieval.bm25 import BM25Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, reciprocal_rank_fusion
 
 PARAMS = BM25Config()
 both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")  # no run of another test is served
+
+
+def test_a_search_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bm25s imports JAX where it is installed, which is kept from the GPU for that import alone."""
+    seen = list[str | None]()
+    imported = importlib.import_module
+
+    def noted(name: str) -> Any:
+        seen.append(os.environ.get("JAX_PLATFORMS"))
+        return imported(name)
+
+    for given in (None, "cuda"):
+        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+        if given:
+            monkeypatch.setenv("JAX_PLATFORMS", given)
+        bm25._bm25s.cache_clear()
+        monkeypatch.setattr(importlib, "import_module", noted)
+        bm25_run(SMALL, 3, PARAMS)
+        assert os.environ.get("JAX_PLATFORMS") == given
+    assert {*seen} == {"cpu", "cuda"}
 
 
 def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:
