@@ -63,7 +63,7 @@ def ended(specialist: Array, joint: Array, looks: Sequence[int], needed: float, 
         block = specialist[:look], joint[:look]
         quantity = LossRatios(ratio_weights(["one"], "mean_of_tirs"))
         found = estimate(moments([block], groups_of((look, look), paired=paired)), quantity)
-        label = "INCONCLUSIVE" if found.unfit else label_of(GATE.confidences(found.confidence_below), needed)
+        label = "INCONCLUSIVE" if found.unfit else label_of(GATE.confidences(found.held), needed)
         if label != "INCONCLUSIVE":
             break
     return label, look

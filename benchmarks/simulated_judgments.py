@@ -120,7 +120,7 @@ def _outcomes(setting: Setting, blocks: Sequence[Sequence[Array]], truth: float)
         yield "model"
     if region_of(_GATE, found.value) == "PASS":
         yield "estimate"
-        if not found.unfit and label_of(_GATE.confidences(found.confidence_below), _GATE.confidence) == "PASS":
+        if not found.unfit and label_of(_GATE.confidences(found.held), _GATE.confidence) == "PASS":
             yield "label"
     if found.terms and abs(found.value - truth) <= _reach(math.inf) * math.sqrt(found.terms.query.sum()):
         yield "queries"

@@ -79,7 +79,7 @@ def test_an_average_worked_by_hand() -> None:
     runs: dict[str, dict[str, Run]] = {"good": {}, "poor": {}}
     qrels = {}
     for dataset, poor in (("x", (2, 2, 2, 2, 2, 2, 1, 1)), ("y", (4, 4, 4, 2, 2, 2))):
-        queries = [f"q{number}" for number in range(len(poor))]
+        queries = [f"{dataset}{number}" for number in range(len(poor))]
         good = [1] * len(poor) if dataset == "y" else [1] * 7 + [2]
         qrels[dataset] = one_relevant(*queries)
         runs["good"][dataset] = run_with_ranks(dict(zip(queries, good, strict=True)))

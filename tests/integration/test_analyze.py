@@ -267,7 +267,10 @@ def tasks_without_queries(folder: Path) -> None:
         (lambda folder: two_arms(folder, {"rank_only_r8": SCORES}), "No TIR of reranking on apidocs: joint_r8 has no"),
         (lambda folder: write_result(folder, make_result("bm25", None, SCORES)), "On apidocs, bm25 is the only system"),
         (lambda folder: write_experiment(folder, seeds=(0,), logs=False), "one seed of rank_only_r8 and joint_r8: "),
-        (lambda folder: write_experiment(folder, queries=1, logs=False), "the arms differ on 1 of 1 queries, and few"),
+        (
+            lambda folder: write_experiment(folder, queries=1, logs=False),
+            "of 1 queries, and fewer than 6 cannot",
+        ),
         (tasks_without_queries, "No TIR of embedding: emb_only_r8 and joint_r8 have only tasks without queries, where"),
         (
             lambda folder: two_arms(folder, {"rank_only_r8": [0.0] * 3, "joint_r8": [0.4] * 3}),

@@ -99,7 +99,7 @@ def test_identical_arms_differ_by_nothing_and_never_pass(arms: Arms) -> None:
 
 
 @given(two_arms(), st.booleans())
-def test_confidences_are_a_distribution_and_the_interval_holds_the_estimate_and_agrees_with_p(
+def test_confidences_are_at_most_certainty_and_the_interval_holds_the_estimate_and_agrees_with_p(
     arms: Arms, paired: bool
 ) -> None:
     item = found(arms, paired=paired)
@@ -108,7 +108,7 @@ def test_confidences_are_a_distribution_and_the_interval_holds_the_estimate_and_
         assert (p < 0.05) == (interval[0] > 0.0 or interval[1] < 0.0)
     assert set(item.confidence) in ({"PASS", "FAIL", "MARGINAL"}, set())
     if item.confidence:
-        assert math.fsum(item.confidence.values()) == pytest.approx(1.0)
+        assert math.fsum(item.confidence.values()) <= 1.0 + 1e-12
         assert all(-1e-12 <= held <= 1.0 for held in item.confidence.values())
         assert interval is not None
         assert interval[0] - 1e-12 <= item.value <= interval[1] + 1e-12

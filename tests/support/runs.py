@@ -34,9 +34,9 @@ def one_relevant(*query_ids: str) -> Qrels:
     return {query_id: {"rel": 1, "d1": 0} for query_id in query_ids}
 
 
-def random_qrels(queries: int, rng: np.random.Generator) -> Qrels:
+def random_qrels(queries: int, rng: np.random.Generator, name: str = "q") -> Qrels:
     """Graded judgments of documents ``d0`` to ``d29``, at least one of them relevant for every query."""
-    return {f"q{q}": {f"d{d}": int(rng.integers(0, 4)) for d in range(30)} | {"d0": 1} for q in range(queries)}
+    return {f"{name}{q}": {f"d{d}": int(rng.integers(0, 4)) for d in range(30)} | {"d0": 1} for q in range(queries)}
 
 
 def random_run(qrels: Qrels, noise: float, rng: np.random.Generator) -> Run:
@@ -76,7 +76,7 @@ def write_systems(
     """
     rng = np.random.default_rng(3)
     for dataset, queries in datasets.items():
-        qrels = random_qrels(queries, rng)
+        qrels = random_qrels(queries, rng, f"{dataset}-")
         write_qrels(folder / f"{dataset}.qrels", qrels)
         for system, (noise, runs) in systems.items():
             stems = [system] if runs == 1 else [f"{system}-seed{number}" for number in range(1, runs + 1)]

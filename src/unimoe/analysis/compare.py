@@ -80,6 +80,7 @@ def compare(
     chosen: Chosen | None = None,
     simultaneous: bool = False,
     clusters: Mapping[str, str] | Path | str | None = None,
+    topics: str = "shared",
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
@@ -124,6 +125,8 @@ def compare(
         simultaneous: add intervals that hold for every two systems of a dataset or average together, and such ranks.
         clusters: ``{query id: cluster id}``, or the path of a file with such lines, separated by a tab. Queries of one
             cluster (paraphrases, topics of one user) are no independent draws: intervals and tests are over clusters.
+        topics: ``separate`` where ids of queries coincide on several datasets by chance; else queries with one id, or
+            with one text, are one topic, drawn with all its datasets.
 
     Raises:
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
@@ -162,7 +165,7 @@ def compare(
                     seed = None if system in no_seed else run
                     sources.append(RunSource(system, judged, seed, called[run], content))
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
-    scoring = Scoring(names, depth=depth, allow=allowed, paired=paired)
+    scoring = Scoring(names, depth=depth, allow=allowed, paired=paired, topics=topics)
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)
     grouped = None if clusters is None else Clusters.read(_content(clusters))

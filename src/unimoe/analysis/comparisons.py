@@ -310,9 +310,9 @@ def _difference(scores: Aligned, queries: int) -> tuple[Estimate, str]:
     """Return what ``difference`` does, averaged over datasets; of clusters there are fewer than queries."""
     estimated = scores.estimate(mean_difference(list(scores.by_dataset)))
     differ, drawn = scores.differing, sum(scores.moments.queries)
-    what = "queries" if drawn == queries else "clusters of queries"
-    few = f"the systems differ on {differ:,} of {drawn:,} {what}, and a test needs {MIN_DIFFERING}"
-    return estimated, few if differ < MIN_DIFFERING else estimated.unfit
+    what = "queries" if drawn == queries else "clusters or topics of queries"
+    few = f"the systems {differ} of {drawn:,} {what}, and a test needs {MIN_DIFFERING}"
+    return estimated, estimated.unfit if differ.enough else few
 
 
 def compared(results: Results, question: Question) -> tuple[Comparison, Array]:

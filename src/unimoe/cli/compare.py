@@ -20,7 +20,7 @@ _OF_VERDICTS = ("looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired", "untrained")
 _ARMS = ("specialist", "joint", "baseline", "systems", "predictions", "dataset")
 # What says what was compared.
-_RECORDED = (*_ARMS, "untrained", "qrels", "relevance_level", "depth", "allow", "looks", "clusters")
+_RECORDED = (*_ARMS, "untrained", "qrels", "relevance_level", "depth", "allow", "looks", "clusters", "topics")
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
@@ -137,6 +137,13 @@ class Options:
         typer.Option(
             help="Clusters of queries, lines of query id, tab, cluster id, such as paraphrases or topics of one user: "
             "intervals and tests are over whole clusters. By default those that --results holds."
+        ),
+    ] = None
+    topics: Annotated[
+        Literal["shared", "separate"] | None,
+        typer.Option(
+            help="Whether queries with one id or one text on several datasets are one topic, drawn with all of them "
+            "(shared, the default), or ids coincide by chance (separate). Texts tell where they are known."
         ),
     ] = None
     depth: Depth = None

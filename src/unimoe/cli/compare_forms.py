@@ -189,7 +189,9 @@ def _compare_predictions(options: Options, folders: Sequence[Path]) -> _Found:
     if not sources:
         raise DataError("no predictions that can be judged; the reasons are above")
     ordered = in_order(list(dict.fromkeys(source.system for source in sources)), options.baseline)
-    scoring = Scoring(metrics or (_METRIC,), tuple(of_gates), options.depth, tuple(options.allow or ()))
+    scoring = Scoring(
+        metrics or (_METRIC,), tuple(of_gates), options.depth, tuple(options.allow or ()), topics=options.topics
+    )
     scored = _scored(options, sources, scoring, f"comparison of {', '.join(ordered)}")
     judges = registration if options.output_dir is None else None
     table = _compare(options, scored.results, ordered, options.baseline, gates=judges)
@@ -210,6 +212,8 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     ordered, keys = in_order(wanted, baseline), select_keys(held.dataset_keys, options.dataset or [])
     metrics = canonical_metrics(options.metric or [])
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
+    if options.topics:
+        chosen = [r.model_copy(update={"config": r.config | {"topics": options.topics}}) for r in chosen]
     clusters = Clusters.read(options.clusters) if options.clusters else None
     if clusters:
         clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
@@ -233,7 +237,8 @@ def _read(
     others: Sequence[str] = (),
 ) -> ScoredSystems:
     """Read and score the run files of some systems."""
-    scoring = Scoring(tuple(metrics), tuple(others), options.depth, tuple(options.allow or ()), options.paired)
+    allow = tuple(options.allow or ())
+    scoring = Scoring(tuple(metrics), tuple(others), options.depth, allow, options.paired, options.topics)
     judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
     sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     return _scored(options, sources, scoring, experiment)

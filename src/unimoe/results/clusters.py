@@ -85,11 +85,6 @@ def cluster_sums(values: NDArray[np.float64], codes: Codes) -> NDArray[np.float6
     return sums * (len(sums) / len(codes))
 
 
-def differing(gap: NDArray[np.float64], share: NDArray[np.float64] | float) -> int:
-    """Return on how many queries, or clusters as ``by_cluster`` has them, two arms differ, from their differences."""
-    return int((np.abs(gap - gap.mean() * (1.0 - share)) > 1e-12).sum())
-
-
 def by_cluster(scores: NDArray[np.float64], codes: Codes) -> NDArray[np.float64]:
     """Return ``(runs, clusters)`` from ``(runs, queries)``, with the same means and the variance that clusters have.
 

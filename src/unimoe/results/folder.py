@@ -31,6 +31,7 @@ from unimoe.results import (
 from unimoe.results.clusters import FILE, Clusters, Codes, by_cluster, cluster_sums
 from unimoe.results.comparability import comparable, name_of
 from unimoe.results.logs import Log, read_logs
+from unimoe.results.topics import SEPARATE, Asked, number_shared, shared_topics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +100,8 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
                 earlier.append(r)
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
+        self._topics: dict[tuple[str, ...], list[Codes] | None] = {}
+        self._asked: dict[str, dict[str, Asked | None]] = {}
 
     @property
     def dataset_keys(self) -> tuple[str, ...]:
@@ -176,8 +179,20 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             found.setdefault(tuple(self._first[config_name, seed, key] for key in keys), seed)
         return tuple(found.values())
 
-    def notes(self, keys: Iterable[str], arms: Collection[str] | None = None) -> Iterator[str]:
-        """Yield which runs, of some arms or of all, are one run, and which queries repeat another."""
+    def notes(self, keys: Sequence[str], arms: Collection[str] | None = None) -> Iterator[str]:
+        """Yield which runs, of some arms or of all, are one run, which queries repeat another, which topics are shared.
+
+        Datasets of one task may share topics: tasks are never averaged.
+        """
+        for task, of_task in gathered((key.partition("/")[0], key) for key in keys).items():
+            if codes := self.topics(of_task):
+                number, total = number_shared(codes), len(np.unique(np.concatenate(codes)))
+                what = "clusters" if self.clusters else "topics"
+                by_chance = "" if self.clusters else "; if only their ids coincide, say --topics separate"
+                yield (
+                    f"{number:,} of {total:,} {what} stand in several {task} datasets, and are drawn with all of them: "
+                    f"averages count {what}{by_chance}"
+                )
         for key in keys:
             same = gathered(
                 ((r.config_name, self._first[r.config_name, r.seed, key]), name_of(r))
@@ -214,6 +229,37 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             facts = ((q, known[q].text, frozenset(known[q].relevant.items())) for q in asked)
             return repeats(((asked[q], text, relevant), q) for q, text, relevant in facts if text)
         return ()
+
+    def topics(self, keys: Sequence[str]) -> list[Codes] | None:
+        """Return the number of each query's topic on some datasets, or of each cluster; None where they share none.
+
+        Results whose config says ``topics: separate`` share none but clusters.
+        """
+        place = tuple(keys)
+        if len(keys) > 1 and place not in self._topics:
+            if self.clusters:
+                of_clusters = [dict.fromkeys(self.clusters.of[q] for q in sorted(self._queries(key))) for key in keys]
+                self._topics[place] = shared_topics(of_clusters)
+            elif any(self._measured[key][0].config.get("topics") == SEPARATE for key in keys):
+                self._topics[place] = None
+            else:
+                self._topics[place] = shared_topics([self._known(key) for key in keys])
+        return self._topics.get(place)
+
+    def _queries(self, key: str) -> Mapping[str, float]:
+        return self._measured[key][0].per_query
+
+    def _known(self, key: str) -> dict[str, Asked | None]:
+        """Return what the first result on a ``task/dataset`` knows of its queries, by ascending id."""
+        if key not in self._asked:
+            first, ids = self._measured[key][0], sorted(self._queries(key))
+            try:
+                details = self.query_details(first.config_name, first.seed, key, ids)
+            except DataError:  # no sidecar; the drill-down says which cannot be read
+                details = {}
+            known = {q: Asked(of.text, frozenset(of.relevant)) for q, of in details.items()}
+            self._asked[key] = {q: known.get(q) for q in ids}
+        return self._asked[key]
 
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:
         """Return whether the configs of all results declare the same ``paired_seeds``: equal seeds are then a pair.

@@ -162,7 +162,7 @@ def test_a_saved_comparison_keeps_all_that_was_asked(systems: Path, clusters: Pa
     assert (out / "clusters.tsv").read_text() == clusters.read_text()
     assert "All: p" in (out / "analysis" / "tables" / "significance.csv").read_text()
     successful(call_unimoe("analyze", "tables", "--output-dir", out))
-    (out / "clusters.tsv").write_text("q0\tx\n")
+    (out / "clusters.tsv").write_text("dl19-0\tx\n")
     lacking = call_unimoe("analyze", "tables", "--output-dir", out)
     assert_refused(lacking, 3, "clusters.tsv: queries of retrieval/dl19 without a cluster: 23 ")
     successful(compare(*on(systems, "dl19"), "--output-dir", out))
@@ -207,7 +207,9 @@ def test_clusters_count_in_verdicts_too_and_move_no_value(systems: Path, cluster
 
 
 def test_what_a_table_cannot_show_is_refused(systems: Path, clusters: Path, tmp_path: Path) -> None:
-    here, two = dataset_options(systems, ["dl19"]), dataset_options(systems, ["dl19", "dl20"])
+    here, two = dataset_options(systems, ["dl19"]), ["--dataset", str(tmp_path / "both.qrels")]
+    judged = [(systems / f"{dataset}.qrels").read_text() for dataset in ("dl19", "dl20")]
+    (tmp_path / "both.qrels").write_text("".join(judged))
     bm25, mono = f"{systems}/dl19/bm25.trec", f"{systems}/{{dataset}}/mono-seed*.trec"
     both = [*here, "--systems", bm25, mono]
     short = tmp_path / "short.tsv"
@@ -215,7 +217,7 @@ def test_what_a_table_cannot_show_is_refused(systems: Path, clusters: Path, tmp_
     for options, code, words in (
         ([*here, "--systems", bm25, "nothing-*.trec"], 3, ["--systems nothing-*.trec: no file matches"]),
         ([*here, "--systems", bm25, "nothing.trec"], 3, ["nothing.trec: no such file"]),
-        ([*two, "--systems", bm25, mono], 3, ["dl19/bm25.trec lacks 6 (q24,"]),
+        ([*two, "--systems", bm25, mono.format(dataset="dl19")], 3, ["dl19/bm25.trec lacks 30 (dl20-0,"]),
         ([*here, "--systems", f"a={bm25}", f"a={mono}"], 2, ["two systems are named 'a'"]),
         ([*here, "--systems", f"a={bm25}", f"b={bm25}"], 3, ["holds the same rankings", "--allow duplicates"]),
         ([*here, "--baseline", bm25], 2, ["only bm25 to compare"]),

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from unimoe.analysis.statistics.sequential import FEWEST, MOST, confidence_at_looks
-from unimoe.analysis.statistics.variance import Estimand
+from unimoe.analysis.statistics.variance import Estimand, Held
 from unimoe.config.base import MetricName, Name, Positive, Section
 from unimoe.config.files import explain, find_config, read_yaml
 from unimoe.core.errors import DataError, UsageError, did_you_mean
@@ -27,7 +27,7 @@ from unimoe.results import Task
 
 Label = Literal["PASS", "FAIL", "MARGINAL", "INCONCLUSIVE"]
 Averaging = Literal["mean_of_tirs", "tir_of_means"]
-Below: TypeAlias = Callable[[float], float]  # confidence that the true value lies below a cutoff, 0 to 1
+At: TypeAlias = Callable[[float], Held]  # the confidence that the true value lies below a cutoff, and above
 
 
 def instant(value: Any) -> datetime:
@@ -98,6 +98,11 @@ class _Gate(Section):
         return (*self.arms, *filter(None, [getattr(self, "specialist_must_beat", None)]))
 
     @property
+    def tolerates(self) -> tuple[Label, float, int] | None:
+        """The label that says that little is lost, how much, and the place of the arm whose score that is."""
+        return None
+
+    @property
     def keys(self) -> list[str]:
         """The ``task/dataset`` key of each dataset."""
         return [f"{self.task}/{dataset}" for dataset in self.datasets]
@@ -155,16 +160,21 @@ class InterferenceGate(_Gate):
         return "tir_of_means" if self.across == "mean_of_tirs" else "mean_of_tirs"
 
     @property
+    def tolerates(self) -> tuple[Label, float, int] | None:
+        """FAIL, below a share of the specialist's score."""
+        return "FAIL", self.fail_below, 0
+
+    @property
     def cutoffs(self) -> tuple[float, ...]:
         """Ascending; one where there is no room for MARGINAL."""
         return tuple(sorted({self.fail_below, self.pass_at}))
 
-    def confidences(self, below: Below) -> dict[Label, float]:
+    def confidences(self, at: At) -> dict[Label, float]:
         """Return the confidence in each label."""
-        fail = below(self.fail_below)
+        first, last = at(self.fail_below), at(self.pass_at)
         # With few queries the degrees of freedom vary, and the confidence may fall a little from cutoff to cutoff.
-        passed = max(fail, below(self.pass_at))
-        return {"PASS": 1.0 - passed, "FAIL": fail, "MARGINAL": passed - fail}
+        between = max(0.0, first.above + last.below - 1.0)
+        return {"PASS": min(last.above, 1.0 - first.below), "FAIL": first.below, "MARGINAL": between}
 
 
 class DifferenceGate(_Gate):
@@ -186,22 +196,27 @@ class DifferenceGate(_Gate):
         return self
 
     @property
+    def tolerates(self) -> tuple[Label, float, int] | None:
+        """PASS of non-inferiority and equivalence, up to the margin; None of superiority."""
+        return None if self.kind == "superiority" or not self.margin else ("PASS", self.margin, 1)
+
+    @property
     def cutoffs(self) -> tuple[float, ...]:
         """Ascending; of equivalence both margins, the upper of which still is equivalent, as the lower one is."""
         if self.kind == "equivalence":
             return -self.margin, math.nextafter(self.margin, math.inf)
         return (self.margin if self.kind == "superiority" else 0.0 - self.margin,)  # never -0
 
-    def confidences(self, below: Below) -> dict[Label, float]:
+    def confidences(self, at: At) -> dict[Label, float]:
         """Return the confidence in PASS and FAIL; of equivalence, in the weaker of its two one-sided tests.
 
         Two violations make FAIL there, either way, so its confidence is two-sided: each has half of the chance to err.
         """
         if self.kind != "equivalence":
-            fail = below(self.cutoffs[0])
-            return {"PASS": 1.0 - fail, "FAIL": fail}
-        worse, within = map(below, self.cutoffs)
-        return {"PASS": min(1.0 - worse, within), "FAIL": max(0.0, 2.0 * max(worse, 1.0 - within) - 1.0)}
+            held = at(self.cutoffs[0])
+            return {"PASS": held.above, "FAIL": held.below}
+        low, high = map(at, self.cutoffs)
+        return {"PASS": min(low.above, high.below), "FAIL": max(0.0, 2.0 * max(low.below, high.above) - 1.0)}
 
 
 Gate: TypeAlias = InterferenceGate | DifferenceGate

@@ -12,7 +12,7 @@ import numpy as np
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.scores import Aligned
 from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Linear, LossRatios, Quantity
-from unimoe.analysis.statistics.variance import ESTIMANDS, Array
+from unimoe.analysis.statistics.variance import ESTIMANDS, Array, Held
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results.folder import Seed
@@ -83,13 +83,13 @@ def evaluate_gate(gate: Gate, scores: Aligned) -> Finding:
     quantity = quantity_of(gate, datasets)
     found, queries, differ = scores.estimate(quantity, gate.estimand), sum(scores.moments.queries), scores.differing
     why = found.unfit
-    if not math.isnan(found.value) and differ < MIN_DIFFERING:
-        why = f"the arms differ on {differ:,} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
+    if not math.isnan(found.value) and not differ.enough:
+        why = f"the arms {differ} of {queries:,} queries, and fewer than {MIN_DIFFERING} cannot decide"
     elif not math.isnan(found.value) and gate.estimand != "queries" and scores.single:
         of = " and ".join(scores.single)
         why = f"one seed of {of}: other training seeds cannot be judged by it, train two more"
         why += "" if scores.numbered else ", or name what is not trained as untrained"
-    confidence = {} if why else gate.confidences(found.confidence_below)
+    confidence = {} if why else gate.confidences(found.held)
     weights = ratio_weights(datasets, "tir_of_means")[0]
     first, second = weights @ scores.means
     runs, others = scores.run_means(0), scores.run_means(1)
@@ -138,10 +138,10 @@ def stability_of(gate: Gate, scores: Aligned, whole: Finding) -> Stability:
     for name, kind, others in left:
         value = quantity_of(gate, tuple(others.by_dataset)).value(others.means)
 
-        def below(cutoff: float, moved: float = value - whole.value) -> float:
-            return whole.estimate.confidence_below(cutoff - moved)
+        def at(cutoff: float, moved: float = value - whole.value) -> Held:
+            return whole.estimate.held(cutoff - moved)
 
-        label = label_of({} if whole.why else gate.confidences(below), gate.label_confidence)
+        label = label_of({} if whole.why else gate.confidences(at), gate.label_confidence)
         rows.append(LeaveOneOut(name, kind, value, region_of(gate, value), label))
     if not rows:
         return Stability((), None, f"not tried: {'; '.join(untried)}")
@@ -160,7 +160,12 @@ def region_of(gate: Gate, value: float) -> Label:
     """Return the label of the region a value lies in; INCONCLUSIVE for NaN."""
     if math.isnan(value):
         return "INCONCLUSIVE"
-    return label_of(gate.confidences(lambda cutoff: float(round(value, 12) < cutoff)), 1.0)
+
+    def at(cutoff: float) -> Held:
+        below = float(round(value, 12) < cutoff)
+        return Held(below, 1.0 - below)
+
+    return label_of(gate.confidences(at), 1.0)
 
 
 def label_of(confidence: dict[Label, float], needed: float) -> Label:

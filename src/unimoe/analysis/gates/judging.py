@@ -119,7 +119,7 @@ class Judgment(Shown):
         if not gate.looks or self.plan is None or terms is None or self.label != "INCONCLUSIVE":
             return None
         needed = gate.label_confidence
-        return outlook(terms, self.found.value, gate.looks, lambda below: label_of(gate.confidences(below), needed))
+        return outlook(terms, self.found.value, gate.looks, lambda at: label_of(gate.confidences(at), needed))
 
     @cached_property
     def seconds(self) -> dict[str, float]:
@@ -232,7 +232,7 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
         scores=scores,
         results=results,
     )
-    return replace(item, notes=tuple(_notes(item, registration, used, left_out)))
+    return replace(item, notes=tuple(dict.fromkeys(_notes(item, registration, used, left_out))))
 
 
 class _PhaseSeconds(BaseModel):
@@ -359,6 +359,8 @@ def _notes(
     if few and estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""
         yield f"fewer than {_FEW_QUERIES} queries on {', '.join(few)}: the interval{across} is a rough one"
+    if estimand != "seeds":
+        yield from _of_losses(gate, item.found, scores)
     if apart := [scores.arms[place] for place in scores.apart]:
         yield (
             f"no run of {' and '.join(apart)} has the same name on two datasets: runs on different datasets count as "
@@ -369,6 +371,26 @@ def _notes(
         yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
     if min(map(len, scores.seeds)) > 1 and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"
+
+
+def _of_losses(gate: Gate, found: Finding, scores: Aligned) -> Iterator[str]:
+    """Yield what few queries cannot tell of rare losses, and where skew makes t rough."""
+    drawn, terms = sum(scores.moments.queries), found.estimate.terms
+    if gate.tolerates is not None and found.label == gate.tolerates[0] and found.means[gate.tolerates[2]] > 0.0:
+        _, most, arm = gate.tolerates
+        most /= 1.0 if isinstance(gate, InterferenceGate) else found.means[arm]  # as a share of the score that is lost
+        unseen = -math.log(1.0 - gate.confidence) / drawn  # 2.3 / n at .90: the largest share of which none shows up
+        if unseen > most:
+            yield (
+                f"{drawn:,} queries may hide losses of the whole score on up to {100 * unseen:.2g} % of queries, and "
+                f"the gate tolerates {100 * most:.2g} %: {math.ceil(unseen * drawn / most):,} queries would show them"
+            )
+    if found.label != "INCONCLUSIVE" and terms is not None and terms.is_rough:
+        enough = math.ceil(25.0 * terms.skew**2 * drawn)
+        yield (
+            f"differences are skewed (skewness {terms.skew * math.sqrt(drawn):+.1f}): with {drawn:,} queries, fewer "
+            f"than {enough:,}, the t behind label and interval is rough"
+        )
 
 
 def _created(result: EvalResult) -> datetime:

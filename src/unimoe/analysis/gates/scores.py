@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,14 +10,15 @@ from itertools import chain, compress, takewhile
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unimoe.analysis.gates.definitions import Gate
-from unimoe.analysis.statistics.estimates import Estimate, Quantity, estimate
-from unimoe.analysis.statistics.variance import Array, Estimand, Moments, groups_of, moments
+from unimoe.analysis.statistics.estimates import MIN_DIFFERING, Estimate, Quantity, estimate
+from unimoe.analysis.statistics.variance import Array, Drawn, Estimand, Moments, groups_of, moments
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
-from unimoe.results.clusters import differing
+from unimoe.results.clusters import Codes
 from unimoe.results.folder import Results, Seed
 
 
@@ -25,6 +27,24 @@ class Runs(NamedTuple):
 
     seeds: tuple[Seed, ...]  # ``(None,)`` without any
     scores: Array  # ``(seeds, queries)``, or by clusters of queries where there are some
+
+
+class Differing(NamedTuple):
+    """On how many queries two arms differ by more than their runs do, and whether that is enough to decide on."""
+
+    queries: int
+    beyond_runs: bool  # whether there are runs that differ
+    enough: bool
+
+    def __str__(self) -> str:
+        """Say it as a clause without a subject."""
+        return f"differ{' by more than their runs do' if self.beyond_runs else ''} on {self.queries:,}"
+
+
+# A difference of a query counts from so many standard deviations of the runs' noise in it, noise from a tenth of a
+# point on: less is as good as none. Where few queries differ by more, the noise of all decides with them, unless those
+# few make up more than four fifths of the differences' squares.
+_BEYOND, _LEAST_NOISE, _MOST_CARRIED, _ROUNDING = 3.0, 1e-3, 0.8, 1e-12
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,7 @@ class Aligned:
     by_dataset: dict[str, tuple[Runs, Runs]]  # of both arms, in the order asked for
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
     shares: Mapping[str, Array | float] = field(default_factory=dict)  # of a dataset with clusters: ``Results.shares``
+    drawn: tuple[Drawn, ...] = ()  # what is drawn together, where that is not each dataset's queries by themselves
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -74,13 +95,40 @@ class Aligned:
     def moments(self) -> Moments:
         """Means and variances of both arms on every dataset."""
         blocks = [(first.scores, second.scores) for first, second in self.by_dataset.values()]
-        return moments(blocks, groups_of(self.fewest, paired=self.paired), self.apart)
+        return moments(blocks, groups_of(self.fewest, paired=self.paired), self.apart, self.drawn)
 
-    @property
-    def differing(self) -> int:
-        """On how many queries, or clusters of them, the two arms differ, their runs averaged."""
-        gaps = {d: a.scores.mean(axis=0) - b.scores.mean(axis=0) for d, (a, b) in self.by_dataset.items()}
-        return sum(differing(gap, self.shares.get(dataset, 1.0)) for dataset, gap in gaps.items())
+    @cached_property
+    def differing(self) -> Differing:
+        """On how many draws, queries or clusters or topics, the two arms differ, their runs averaged."""
+        found, carried, whole, most = set[tuple[int, int]](), 0.0, 0.0, 0.0
+        for place, (dataset, (first, second)) in enumerate(self.by_dataset.items()):
+            gap = first.scores.mean(axis=0) - second.scores.mean(axis=0)
+            gap = np.abs(gap - gap.mean() * (1.0 - self.shares.get(dataset, 1.0)))
+            noise = self._noise(first.scores, second.scores)
+            beyond = gap > max(_ROUNDING, _BEYOND * noise)
+            found.update(self._draws_of(place, beyond))
+            carried, whole, most = carried + (gap[beyond] ** 2).sum(), whole + (gap**2).sum(), max(most, noise)
+        few = sum(self.moments.queries) < MIN_DIFFERING
+        enough = len(found) >= MIN_DIFFERING or (most >= _LEAST_NOISE and carried < _MOST_CARRIED * whole and not few)
+        return Differing(len(found), most > _ROUNDING, enough)
+
+    def _noise(self, first: Array, second: Array) -> float:
+        """Return the standard deviation that runs give to a query's difference of means, averaged over queries."""
+        if self.paired and len(first) > 1:
+            return math.sqrt((first - second).var(axis=0, ddof=1).mean() / len(first))
+        several = [scores for scores in (first, second) if len(scores) > 1]
+        return math.sqrt(sum(scores.var(axis=0, ddof=1).mean() / len(scores) for scores in several))
+
+    def _draws_of(self, place: int, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+        """Yield the draws that some queries of a dataset belong to."""
+        if not self.drawn:
+            yield from ((place, query) for query in np.flatnonzero(chosen).tolist())
+        for kind, of in enumerate(self.drawn):
+            if place in of.parts:
+                columns, draws = of.parts[place]
+                here = chosen[columns]
+                numbers = np.flatnonzero(here) if draws is None else draws[here]
+                yield from ((kind, draw) for draw in numbers.tolist())
 
     def estimate(self, quantity: Quantity, estimand: Estimand = "seeds_and_queries") -> Estimate:
         """Estimate a quantity of both arms; where no arm has several runs, these very runs are what it holds for."""
@@ -137,7 +185,24 @@ def align(
         by_dataset[dataset], shares[dataset] = (first, second), results.shares(key)
     measured = (result for key in keys for arm in arms for result in results.measured(key, arm))
     numbered = all(result.identity.checkpoint != "none" for result in measured)
-    return Aligned(arms, paired, by_dataset, numbered, shares)
+    topics = results.topics(keys)
+    return Aligned(arms, paired, by_dataset, numbered, shares, drawn_together(topics) if topics else ())
+
+
+def drawn_together(topics: Sequence[Codes]) -> tuple[Drawn, ...]:
+    """Return what is drawn together: the topics of datasets that share some, the queries of each other dataset."""
+    families: list[tuple[set[int], set[int]]] = []  # places of datasets, and the topics there
+    for place, codes in enumerate(topics):
+        own = set(codes.tolist())
+        joined = [family for family in families if not own.isdisjoint(family[1])]
+        families = [family for family in families if family not in joined]
+        families.append(({place}.union(*(f[0] for f in joined)), own.union(*(f[1] for f in joined))))
+    found = []
+    for places, numbers in sorted(families, key=lambda family: min(family[0])):
+        order = {number: draw for draw, number in enumerate(sorted(numbers))}
+        parts = {p: (slice(None), np.array([order[n] for n in topics[p].tolist()])) for p in sorted(places)}
+        found.append(Drawn(len(numbers), parts))
+    return tuple(found)
 
 
 def seeds_on(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, ...]]:

@@ -1,7 +1,8 @@
 """Estimates with their intervals: a difference of means, a ratio of means, a mean of ratios, or one mean.
 
-An interval, the confidence below a cutoff and p are one statement: the interval ends where the confidence reaches 2.5
-and 97.5 percent, and there p is .05.
+A two-sided interval, the confidence below a cutoff by Student's t, and p are one statement: the interval ends where
+that confidence reaches 2.5 and 97.5 percent, and there p is .05. A one-sided claim, such as a gate's label, needs its
+confidence by t and also where the skew of differences is taken out (``held``); its bound is the weaker of the two.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from unimoe.analysis.statistics.variance import Array, Estimand, Moments, Terms
+from unimoe.analysis.statistics.variance import Array, Estimand, Held, Moments, Terms
 
 _Excess: TypeAlias = Callable[[float], tuple[float, Terms]]  # what a contrast exceeds a cutoff by, and its variance
 
@@ -47,7 +48,8 @@ class Estimate:
             return None
         if self.alpha is None or self.terms is None or self.by_t:
             outside = (self.alpha or 1.0 - LEVEL) / 2.0
-            return self.bound(outside), self.bound(1.0 - outside)
+            ends = (self._cutoff(confidence, self.confidence_below) for confidence in (outside, 1.0 - outside))
+            return next(ends), next(ends)
         from scipy.optimize import brentq
 
         alpha, terms, far = self.alpha, self.terms, self.standard_error
@@ -57,29 +59,46 @@ class Estimate:
         return self.value - reach, self.value + reach
 
     def bound(self, confidence: float) -> float:
-        """Return the end of a one-sided interval: the cutoff below which the true value lies with some confidence."""
+        """Return the cutoff below which the true value lies with some confidence, or above which with the rest to 1.
+
+        It is the end of a one-sided interval: a lower one where the confidence is below one half.
+        """
+        if confidence >= 0.5:
+            return self._cutoff(confidence, lambda cutoff: self.held(cutoff).below)
+        return self._cutoff(confidence, lambda cutoff: 1.0 - self.held(cutoff).above)
+
+    def _cutoff(self, confidence: float, below: Callable[[float], float]) -> float:
+        """Return where a rising confidence reaches a level."""
         if self._excess is None:
             raise ValueError("without an interval there is no bound")
         from scipy.optimize import brentq  # takes a tenth of a second to import
 
         value, reach = self.value, float(stdtrit(self.degrees_of_freedom, confidence)) * self.standard_error
-        end = value + reach  # there already, unless the variance of a ratio's contrast depends on the cutoff
+        # The end is there already, unless the variance of a ratio's contrast depends on the cutoff, or there is skew.
+        end = value + reach
 
         def beyond(cutoff: float) -> float:
-            return self.confidence_below(cutoff) - confidence
+            return below(cutoff) - confidence
 
         while (signs := beyond(value) * beyond(end)) > 0.0 and abs(end - value) < 1e9 * abs(reach):
             end = value + 2.0 * (end - value)
         return end if signs > 0.0 else float(brentq(beyond, value, end, xtol=1e-15, disp=False))
 
     def confidence_below(self, cutoff: float) -> float:
-        """Return the confidence that the true value lies below a cutoff; a ValueError where there is no interval."""
+        """Return the confidence by t that the true value is below a cutoff; a ValueError where there is no interval."""
         if self._excess is None:
             raise ValueError("without an interval there is no confidence")
         excess, terms = self._excess(cutoff)
         if terms.variance == 0.0:
             return float(round(excess, 12) < 0.0)
         return float(stdtr(terms.freedom, -excess / terms.error))
+
+    def held(self, cutoff: float) -> Held:
+        """Return the confidence that a one-sided claim has, below a cutoff and above: by t and with skew taken out."""
+        if self._excess is None:
+            raise ValueError("without an interval there is no confidence")
+        excess, terms = self._excess(cutoff)
+        return terms.held(excess)
 
     @cached_property
     def p(self) -> float | None:
@@ -105,6 +124,7 @@ class Estimate:
             "degrees_of_freedom": self.degrees_of_freedom if math.isfinite(self.degrees_of_freedom) else None,
             "seed_share": runs,
             "query_share": queries,
+            "skew": self.terms.skew if self.terms else None,
         }
 
 
@@ -234,12 +254,19 @@ def over_collections(found: Moments, each: Array, estimand: Estimand) -> Estimat
     that runs cause is added.
 
     ``each`` are the weights of the datasets in every collection, ``(collections, datasets)``; each row adds up to 1.
+    Collections that share topics are one draw, and count as many times as they are.
     """
-    contrasts = np.stack([each, -each], axis=2)
-    values = np.einsum("cda,da->c", contrasts, found.means)
+    together = found.together[each.argmax(axis=1)]
+    drawn = (together == np.unique(together)[:, None]) / len(each)  # the part of each in the mean, ``(draws, each)``
+    contrasts = len(drawn) * np.einsum("gc,cda->gda", drawn, np.stack([each, -each], axis=2))
+    mean = float(np.einsum("gda,da->", contrasts, found.means)) / len(drawn)
+    sizes = len(drawn) * drawn.sum(axis=1)  # of a draw over the mean one: its deviations weigh as much
+    values = np.einsum("gda,da->g", contrasts, found.means) + mean * (1.0 - sizes)
     groups = found.groups if estimand != "queries" else ()
-    runs = [np.einsum("rda,cda->rc", group.means, contrasts) for group in groups]
-    apart = ~np.eye(len(each), dtype=bool)
+    runs = [np.einsum("rda,gda->rg", group.means, contrasts) for group in groups]
+    apart = ~np.eye(len(drawn), dtype=bool)
+    if len(values) < FEWEST:
+        return None
     terms = Terms(
         query=np.array([values.var(ddof=1) / len(values)]),
         run=np.array([max(0.0, (of.T @ of)[apart].mean() / (len(of) * (len(of) - 1))) for of in runs]),
@@ -247,7 +274,6 @@ def over_collections(found: Moments, each: Array, estimand: Estimand) -> Estimat
         queries=(len(values),),
         runs=tuple(map(len, runs)),
     )
-    mean = float(values.mean())
 
     def excess(cutoff: float) -> tuple[float, Terms]:
         return mean - cutoff, terms

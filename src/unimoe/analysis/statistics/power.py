@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 from unimoe.analysis.statistics.estimates import LEVEL
-from unimoe.analysis.statistics.variance import Terms
+from unimoe.analysis.statistics.variance import Terms, held
 
 POWER = 0.80
 MOST_SEEDS = 100
@@ -80,6 +80,7 @@ def at_size(terms: Terms, seeds: float, queries: float) -> Terms:
         residual=terms.residual * more[:, None] / times,
         queries=tuple(max(2.0, number * times) for number in terms.queries),
         runs=tuple(runs.tolist()),
+        third=terms.third / times**2,
     )
 
 
@@ -121,8 +122,10 @@ def smallest_distance(terms: Terms, seeds: float, queries: float, aim: Aim) -> f
     The distance is that of a region with one cutoff: both the confidence and the power are one-sided.
     """
     expected = at_size(terms, seeds, queries)
-    reach = stdtrit(expected.freedom, aim.confidence) + stdtrit(expected.freedom, aim.power)
-    return float(reach) * expected.error
+    t, luck = stdtrit(expected.freedom, [aim.confidence, aim.power])
+    if skew := abs(expected.skew):  # on one side of a cutoff, that of the longer tail, Hall's transformation asks more
+        t = max(t, 3.0 * (1.0 - np.cbrt(1.0 - skew * (t + skew / 6.0))) / skew)
+    return float(t + luck) * expected.error
 
 
 def _held(terms: Terms, estimate: float, aim: Aim) -> float:
@@ -131,7 +134,7 @@ def _held(terms: Terms, estimate: float, aim: Aim) -> float:
     Bad luck moves the estimate towards a cutoff. In a region with two of them either side is bad, so that each gets
     half of the chance that remains.
     """
-    error, freedom = terms.error, terms.freedom
+    error, freedom, skew = terms.error, terms.freedom, terms.skew
     if error == 0.0:
         return 1.0
     low, high = aim.region(estimate)
@@ -139,10 +142,12 @@ def _held(terms: Terms, estimate: float, aim: Aim) -> float:
     shift = float(stdtrit(freedom, (1.0 + aim.power) / 2.0 if two_sided else aim.power)) * error
 
     def inside(luck: float) -> float:
-        under, over = (float(stdtr(freedom, (end - estimate - luck) / error)) for end in (high, low))
+        at = estimate + luck
+        under = held((at - high) / error, freedom, skew).below if math.isfinite(high) else 1.0
+        over = held((at - low) / error, freedom, skew).above if math.isfinite(low) else 1.0
         if not aim.one_sided:
-            return under - over
-        return min(under, 1.0 - over) if math.isfinite(low) and math.isfinite(high) else 2.0 * (under - over) - 1.0
+            return under + over - 1.0
+        return min(under, over) if math.isfinite(low) and math.isfinite(high) else 2.0 * (under + over - 1.0) - 1.0
 
     return min(inside(-shift), inside(shift))
 

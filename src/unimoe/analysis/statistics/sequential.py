@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from unimoe.analysis.statistics.power import ENDLESS, at_size
-from unimoe.analysis.statistics.variance import Terms
+from unimoe.analysis.statistics.variance import Held, Terms, held
 
 FEWEST, MOST = 2, 100  # seeds at a look
 _PATHS, _FUTURES = 200_000, 1_000
@@ -57,12 +57,12 @@ class Outlook:
 
 
 def outlook(
-    terms: Terms, value: float, looks: Sequence[int], label_at: Callable[[Callable[[float], float]], str]
+    terms: Terms, value: float, looks: Sequence[int], label_at: Callable[[Callable[[float], Held]], str]
 ) -> Outlook | None:
     """Draw the seeds to come, and judge each look; None where no look is left or no runs vary.
 
     New seeds scatter around the present value as the present ones do; queries stay. This is of first order: the scatter
-    of few seeds is itself uncertain. ``label_at`` returns a label from the confidence below a cutoff.
+    of few seeds is itself uncertain. ``label_at`` returns a label from the confidence on both sides of a cutoff.
     """
     now = int(min(terms.runs, default=0))
     to_come = tuple(look for look in looks if look > now)
@@ -77,17 +77,20 @@ def outlook(
             new = look - number
             moved += rng.normal(0.0, math.sqrt(of_seed * new))
             squares += of_seed * rng.chisquare(groups * new)
-            number, freedom = look, groups * (look - 1)
-            of_runs = squares / freedom / look
+            number, of_looks = look, groups * (look - 1)
+            of_runs = squares / of_looks / look
             variance = of_queries.variance + of_runs
-            parts = of_runs**2 / freedom + of_queries.variance**2 / of_queries.freedom
+            parts = of_runs**2 / of_looks + of_queries.variance**2 / of_queries.freedom
             at, error = value + moved / look, math.sqrt(variance)
-            t = variance**2 / parts if parts else math.inf  # degrees of freedom
+            freedom = variance**2 / parts if parts else math.inf
+            skew = terms.third / variance**1.5 if variance else 0.0
 
-            def below(cutoff: float, at: float = at, error: float = error, t: float = t) -> float:
-                return float(stdtr(t, (cutoff - at) / error) if error else at < cutoff)
+            def at_cutoff(
+                cutoff: float, at: float = at, error: float = error, t: float = freedom, skew: float = skew
+            ) -> Held:
+                return held((at - cutoff) / error, t, skew) if error else Held(at < cutoff, at >= cutoff)
 
-            label = label_at(below)
+            label = label_at(at_cutoff)
             if label != "INCONCLUSIVE":
                 break
         ended.append(number)

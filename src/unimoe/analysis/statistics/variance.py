@@ -7,19 +7,22 @@ over runs, and of the residual, which the first two both count (docs/statistics.
 
 Seeds of separately trained arms are two groups, whose numbers may differ and whose order cannot matter. Arms that share
 data order and initial weights by seed are one group, in which seeds pair.
+
+Queries are drawn: those of one dataset by themselves, or topics with all their queries where datasets share them. What
+is drawn together is one ``Drawn``, which has its own mean squares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, gammaincinv, psi
+from scipy.special import betainc, gammaincinv, psi, stdtr
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -39,51 +42,100 @@ _POINTS, _ENDS = 40, np.array([1e-9, 1.0 - 1e-12])  # of a grid: p to 1e-3, and 
 _CANCELLED = 1e-13
 
 
+Places: TypeAlias = NDArray[np.intp] | slice  # queries of one dataset, by their places
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Independent draws: queries of one dataset, or topics that are drawn with all their queries on some datasets."""
+
+    number: int
+    # By the place of a dataset: its columns among them, and the number of each column's draw; None for its own place.
+    parts: Mapping[int, tuple[Places, NDArray[np.intp] | None]]
+
+    def summed(self, place: int, values: Array) -> Array:
+        """Return ``(rows, draws)`` from a dataset's ``(rows, queries)``: deviations whose mean is the row's."""
+        columns, draws = self.parts[place]
+        here = values[:, columns]
+        here = (here - here.mean(axis=1, keepdims=True)) * (self.number / values.shape[1])
+        if draws is None:
+            return np.asarray(here)
+        found = np.zeros((len(values), self.number))
+        np.add.at(found.T, draws, here.T)
+        return found
+
+
 @dataclass(frozen=True)
 class RunGroup:
     """Training runs, two or more, that vary together: those of one arm, or of two arms whose seeds pair."""
 
     means: Array  # mean score over queries of each run, centred, ``(runs, datasets, arms)``; 0 for arms outside
-    residual: Array  # covariance of what is left, divided by runs and queries, ``(datasets, arms, arms)``; 0 outside
+    residual: Array  # covariance of what is left, divided by runs and draws, as ``Moments.query``; 0 outside
 
 
 @dataclass(frozen=True)
 class Moments:
     """Means and variances of arms on datasets; everything that an interval of a contrast needs.
 
-    ``query`` is the covariance over queries of the arms' scores, averaged over runs, divided by the number of queries.
+    ``query`` is the covariance over draws of the arms' scores, averaged over runs, divided by the number of draws;
+    ``third`` is their third cumulant, divided by its square. Rows are places in ``means``, flat, which ``places`` holds
+    for each kind of draws, ``(drawn, rows)``; where one has fewer rows than another, the rest is 0.
     """
 
     means: Array  # ``(datasets, arms)``, each over runs and queries
-    query: Array  # ``(datasets, arms, arms)``
-    queries: tuple[int, ...]  # number of queries of each dataset
+    places: NDArray[np.intp]
+    query: Array  # ``(drawn, rows, rows)``
+    third: Array  # ``(drawn, rows, rows, rows)``
+    queries: tuple[int, ...]  # number of draws of each kind: of queries, by dataset, where no topic is shared
     groups: tuple[RunGroup, ...]  # an arm in none of them is taken as it is
+    together: NDArray[np.intp]  # ``(datasets,)``, the same number for datasets that share draws
 
     def terms(self, contrast: Array, estimand: Estimand = "seeds_and_queries") -> Terms:
         """Return the parts of the variance of a contrast, the weight of each mean ``(datasets, arms)``."""
         groups = self.groups if estimand != "queries" else ()
         runs = tuple(len(group.means) for group in groups)
-        query, run = np.zeros(len(contrast)), np.zeros(len(groups))
-        residual = np.zeros((len(groups), len(contrast)))
+        query, run, third = np.zeros(len(self.queries)), np.zeros(len(groups)), 0.0
+        residual = np.zeros((len(groups), len(self.queries)))
+        weights = contrast.ravel()[self.places]
         if estimand != "seeds":
-            query = _quadratic(contrast, self.query)
+            query = _quadratic(weights, self.query)
+            third = float(np.einsum("cijk,ci,cj,ck->", self.third, weights, weights, weights))
         for i, (group, number) in enumerate(zip(groups, runs, strict=True)):
             of_runs = group.means.reshape(number, -1) @ contrast.ravel()  # centred, as the means are
             run[i] = of_runs @ of_runs / ((number - 1) * number)
             if estimand == "seeds_and_queries":
-                residual[i] = _quadratic(contrast, group.residual)
-        return Terms(query, run, residual, self.queries, runs)
+                residual[i] = _quadratic(weights, group.residual)
+        return Terms(query, run, residual, self.queries, runs, third if query.any() else 0.0)
+
+
+class Held(NamedTuple):
+    """The confidence that a true value lies below a cutoff, and that it lies above; together at most 1."""
+
+    below: float
+    above: float
+
+
+def held(t: float, freedom: float, skew: float) -> Held:
+    """Return both confidences by a statistic in standard errors: each the lower one by Student's t and by Hall's.
+
+    Losses are skewed: most queries lose nothing, a few lose everything. Then t errs on one side far more than it says.
+    Hall's (1992) transformation of the statistic takes the estimate's skew out of it, but errs where few queries
+    differ, so that a statement needs both (docs/statistics.md, "Skewed differences").
+    """
+    straight = t + skew / 3.0 * t**2 + skew**2 / 27.0 * t**3 + skew / 6.0
+    return Held(float(stdtr(freedom, -max(t, straight))), float(stdtr(freedom, min(t, straight))))
 
 
 @dataclass(frozen=True)
 class Terms:
     """The parts of the variance of one contrast, in its squared unit, and the sizes they come from."""
 
-    query: Array  # of each dataset, ``(datasets,)``
+    query: Array  # of each kind of draws, ``(drawn,)``: of each dataset, where no topic is shared
     run: Array  # of each group of runs, ``(groups,)``
-    residual: Array  # part of the two above that both count, ``(groups, datasets)``
-    queries: tuple[float, ...]  # number of queries by dataset
+    residual: Array  # part of the two above that both count, ``(groups, drawn)``
+    queries: tuple[float, ...]  # number of draws by kind
     runs: tuple[float, ...]  # number of runs by group
+    third: float = 0.0  # third cumulant of the contrast, in its cubed unit: that of queries
 
     @cached_property
     def variance(self) -> float:
@@ -143,6 +195,23 @@ class Terms:
         return math.sqrt(self.variance)
 
     @property
+    def skew(self) -> float:
+        """Skewness of the contrast: that of a query's differences over the root of their number, less what runs add."""
+        return self.third / self.variance**1.5 if self.variance else 0.0
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether skew makes t rough: fewer than 25 skew**2 queries, as Cochran has it, where runs add nothing."""
+        return self.skew**2 * 25.0 > 1.0
+
+    def held(self, excess: float) -> Held:
+        """Return the confidence that the contrast is below 0, and that it is above, from the value found."""
+        if self.variance == 0.0:
+            below = float(round(excess, 12) < 0.0)
+            return Held(below, 1.0 - below)
+        return held(excess / self.error, self.freedom, self.skew)
+
+    @property
     def shares(self) -> tuple[float, float]:
         """Fractions of the variance that more runs alone, and more queries alone, would shrink."""
         if self.variance == 0.0:
@@ -153,27 +222,46 @@ class Terms:
 
 
 def moments(
-    blocks: Sequence[Sequence[Array]], groups: Sequence[Sequence[int]] = (), apart: Collection[int] = ()
+    blocks: Sequence[Sequence[Array]],
+    groups: Sequence[Sequence[int]] = (),
+    apart: Collection[int] = (),
+    drawn: Sequence[Drawn] = (),
 ) -> Moments:
     """Take the moments of scores ``(runs, queries)`` by dataset and arm.
 
     The arms of a dataset share its queries, and an arm has the same runs on every dataset, all in one order. ``groups``
     are the places of arms whose runs vary together; an arm with a single run belongs to none. The arms ``apart`` have
-    other runs on every dataset, so that each dataset is a group of its own.
+    other runs on every dataset, so that each dataset is a group of its own. Queries are drawn as ``drawn`` has it, by
+    default those of each dataset by themselves.
     """
-    everywhere = range(len(blocks))
+    everywhere, arms = range(len(blocks)), len(blocks[0])
+    drawn = drawn or [Drawn(scores[0].shape[1], {d: (slice(None), None)}) for d, scores in enumerate(blocks)]
     own = [
         (members, places)
         for members in groups
         for places in ([everywhere] if set(apart).isdisjoint(members) else [range(d, d + 1) for d in everywhere])
     ]
-    by_query = [np.stack([arm.mean(axis=0) for arm in arms]) for arms in blocks]
-    centred = [rows - rows.mean(axis=1, keepdims=True) for rows in by_query]
+    by_query = [np.stack([arm.mean(axis=0) for arm in of_dataset]) for of_dataset in blocks]
+    rows, together = max(len(of.parts) for of in drawn) * arms, np.arange(len(blocks))
+    places = np.zeros((len(drawn), rows), dtype=np.intp)
+    query, third = np.zeros((len(drawn), rows, rows)), np.zeros((len(drawn), rows, rows, rows))
+    for c, of in enumerate(drawn):
+        centred = np.concatenate([of.summed(d, by_query[d]) for d in of.parts])
+        number, size, here = of.number, len(centred), slice(0, len(centred))
+        together[np.isin(together, together[[*of.parts]])] = min(together[[*of.parts]])
+        places[c, here] = [d * arms + arm for d in of.parts for arm in range(arms)]
+        query[c, here, here] = centred @ centred.T / max(1, number - 1) / number
+        products = (centred[:, None] * centred).reshape(size * size, number)
+        cubes = (products @ centred.T).reshape(size, size, size)
+        third[c, here, here, here] = cubes / (number * max(1, number - 1) * max(1, number - 2))
     return Moments(
-        means=np.array([rows.mean(axis=1) for rows in by_query]),
-        query=np.array([rows @ rows.T / max(1, rows.shape[1] - 1) / rows.shape[1] for rows in centred]),
-        queries=tuple(arms[0].shape[1] for arms in blocks),
-        groups=tuple(_group(blocks, members, places) for members, places in own),
+        means=np.array([of_dataset.mean(axis=1) for of_dataset in by_query]),
+        places=places,
+        query=query,
+        third=third,
+        queries=tuple(of.number for of in drawn),
+        groups=tuple(_group(blocks, by_query, members, datasets, drawn, rows) for members, datasets in own),
+        together=together,
     )
 
 
@@ -184,26 +272,33 @@ def groups_of(runs: Sequence[int], *, paired: bool) -> tuple[tuple[int, ...], ..
     return tuple((arm,) for arm, number in enumerate(runs) if number > 1)
 
 
-def _group(blocks: Sequence[Sequence[Array]], members: Sequence[int], places: Sequence[int]) -> RunGroup:
-    arms, runs = len(blocks[0]), len(blocks[places[0]][members[0]])
+def _group(
+    blocks: Sequence[Sequence[Array]],
+    by_query: Sequence[Array],
+    members: Sequence[int],
+    datasets: Sequence[int],
+    drawn: Sequence[Drawn],
+    rows: int,
+) -> RunGroup:
+    """Return the runs of some arms on some datasets: their means, and what neither run nor query explains."""
+    arms, runs = len(blocks[0]), len(blocks[datasets[0]][members[0]])
     means = np.zeros((runs, len(blocks), arms))
-    residual = np.zeros((len(blocks), arms, arms))
-    for d in places:
-        scores = blocks[d]
-        queries = scores[members[0]].shape[1]
-        left = []
+    residual = np.zeros((len(drawn), rows, rows))
+    for d in datasets:
         for arm in members:
-            shift = scores[arm].mean(axis=1)
-            shift -= shift.mean()
-            means[:, d, arm] = shift
-            rest = scores[arm] - shift[:, None]
-            rest -= scores[arm].mean(axis=0)  # in place: fresh pages take longer than the subtraction
-            left.append(rest.ravel())
-        if queries > 1:
-            freedom = (runs - 1) * (queries - 1) * runs * queries
-            rows = np.stack(left) if len(left) > 1 else left[0][None]
+            shift = blocks[d][arm].mean(axis=1)
+            means[:, d, arm] = shift - shift.mean()
+    for c, of in enumerate(drawn):
+        left, places = [], []
+        for slot, d in enumerate(of.parts):
+            for arm in members if d in datasets else ():
+                left.append(of.summed(d, blocks[d][arm] - by_query[d][arm]).ravel())
+                places.append(slot * arms + arm)
+        if left and of.number > 1:
+            freedom = (runs - 1) * (of.number - 1) * runs * of.number
+            stacked = np.stack(left) if len(left) > 1 else left[0][None]
             # Not by BLAS, whose threads wait for each other: on busy cores that takes a hundred times as long.
-            residual[d][np.ix_(members, members)] = np.einsum("iq,jq->ij", rows, rows) / freedom
+            residual[c][np.ix_(places, places)] = np.einsum("iq,jq->ij", stacked, stacked) / freedom
     return RunGroup(means, residual)
 
 
@@ -217,8 +312,8 @@ def without_bias(freedom: Array) -> Array:
     return np.asarray(np.exp(np.log(freedom / 2.0) - psi(freedom / 2.0)))
 
 
-def _quadratic(contrast: Array, covariance: Array) -> Array:
-    """Return the variance of a contrast by dataset; 0 where it is the rounding of the arms' own variances."""
-    found = ((covariance @ contrast[:, :, None])[:, :, 0] * contrast).sum(axis=1)
-    own = (np.diagonal(covariance, axis1=1, axis2=2) * contrast**2).sum(axis=1)
+def _quadratic(weights: Array, covariance: Array) -> Array:
+    """Return the variance of weighted rows by kind of draws; 0 where it is the rounding of the rows' own variances."""
+    found = ((covariance @ weights[:, :, None])[:, :, 0] * weights).sum(axis=1)
+    own = (np.diagonal(covariance, axis1=1, axis2=2) * weights**2).sum(axis=1)
     return np.where(found > _CANCELLED * own, found, 0.0)

@@ -23,6 +23,7 @@ from unimoe.analysis.tables.table import Table
 from unimoe.checks import lines
 from unimoe.checks.rankings import APART
 from unimoe.core.console import stderr, stdout
+from unimoe.core.errors import first_few
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results, load_all_results
 
@@ -169,11 +170,21 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, be
             f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0; {correction_text(comparisons)}. The "
             "checks in the CSV file (bootstrap and sign flips over queries) take the runs as they are.",
             f"{effect}W/T/L: queries won, tied and lost.",
-            *([_ALL] if "All: p" in columns else []),
+            *([_ALL, *_rough(comparisons)] if "All: p" in columns else []),
             *limits(comparisons),
             *caveat_notes(results),
         ),
     )
+
+
+def _rough(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield between which systems max-t is rough, since their differences are skewed and queries are few."""
+    skewed = [c for c in comparisons if c.simultaneous and c.difference.terms and c.difference.terms.is_rough]
+    for place, names in gathered((f"{c.key}, {metric_name(c.metric)}", c.name) for c in skewed).items():
+        yield (
+            f"{place}: differences are skewed, and there are fewer than 25 skew² queries, so that intervals for all "
+            f"together are rough: {first_few(names)}."
+        )
 
 
 def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Table:

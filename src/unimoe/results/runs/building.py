@@ -22,6 +22,7 @@ from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Details, IdPairs, Results, Seed, repeats
 from unimoe.results.runs.scoring import ScoredRun, score_source
 from unimoe.results.runs.sources import RunSource, Scoring
+from unimoe.results.topics import SEPARATE
 
 TASK: Task = "retrieval"
 NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs
@@ -149,15 +150,8 @@ def _facts(
 
 
 def _across(runs: Sequence[ScoredRun]) -> Iterator[str]:
-    """Yield which datasets share the queries of a run, and which a system's runs do not serve."""
+    """Yield which datasets a system's runs do not serve."""
     datasets = list(dict.fromkeys(run.source.judged.dataset for run in runs))
-    of_run = gathered((run.digest, run.source.judged.dataset) for run in runs)
-    for shared in dict.fromkeys(tuple(dict.fromkeys(of)) for of in of_run.values()):
-        if len(shared) > 1:
-            yield (
-                f"{', '.join(shared)} judge the same run: datasets that share queries are not independent, and p of "
-                "their average is too small"
-            )
     for system, of_system in gathered((run.source.system, run.source.judged.dataset) for run in runs).items():
         if lacking := [dataset for dataset in datasets if dataset not in of_system]:
             yield f"{system}: no run of it holds judged queries of {', '.join(lacking)}"
@@ -195,7 +189,7 @@ def _result(
             depth=run.depth,
         ),
         training=None,
-        config={"paired_seeds": scoring.paired},
+        config={"paired_seeds": scoring.paired} | ({"topics": SEPARATE} if scoring.topics == SEPARATE else {}),
         provenance=Provenance(
             created=run.modified,  # a run says nothing of its making but when it was written: is a gate older?
             python=platform.python_version(),

@@ -17,6 +17,7 @@ from unimoe.formats.qrels import load_qrels, read_subtopics
 from unimoe.formats.runs import load_run
 from unimoe.metrics import MetricLike, canonical_metrics, parse_metric
 from unimoe.metrics.scoring import checked_level
+from unimoe.results.topics import SEPARATE, SHARED
 
 RunContent: TypeAlias = Any  # a path, or whatever of Python ``read_run`` takes
 QrelsContent: TypeAlias = Any  # a path, or whatever of Python ``read_qrels`` takes
@@ -60,6 +61,7 @@ class Scoring:
     depth: int | None = None  # score only this many documents of each query
     allow: tuple[str, ...] = ()  # what would be refused otherwise, of ``ALLOWANCES``
     paired: bool = False  # whether run i of all systems shares data order and initial weights
+    topics: str | None = None  # whether queries with one id or text on several datasets are one topic, or ``separate``
 
     def __post_init__(self) -> None:
         for name in ("metrics", "others"):
@@ -72,6 +74,8 @@ class Scoring:
             raise UsageError(
                 "--allow queries leaves out what --allow zeros counts as 0; give the one that suits the runs"
             )
+        if self.topics not in (None, SHARED, SEPARATE):
+            raise UsageError(f"topics {self.topics!r}: unknown; use {SHARED} or {SEPARATE}")
         if not self.metrics:
             raise UsageError("no metric to compare by; name one, such as ndcg@10")
         refuse_depth(self.depth)
