@@ -286,7 +286,7 @@ class SystemComparison(Shown, Analysis):
                     test = against_baseline.get((key, metric, system), {})
                     rows.append({
                         "task": runs[0].task, "dataset": runs[0].dataset, "system": system, "metric": metric,
-                        "queries": len(runs[0].per_query), "relevance_level": runs[0].relevance_level,
+                        "queries": len(self.results.queries(key)), "relevance_level": runs[0].relevance_level,
                         "runs": len(runs), "mean": fmean(means), "std": stdev(means) if len(means) > 1 else None,
                         **{column: test.get(column) for column in _REPEATED},
                         "letter": marks.letters.get(system),

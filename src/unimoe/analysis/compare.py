@@ -81,6 +81,7 @@ def compare(
     simultaneous: bool = False,
     clusters: Mapping[str, str] | Path | str | None = None,
     topics: str = "shared",
+    predicted_qrels: str | QrelsContent | Mapping[str, str | QrelsContent] | None = None,
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
@@ -127,6 +128,9 @@ def compare(
             cluster (paraphrases, topics of one user) are no independent draws: intervals and tests are over clusters.
         topics: ``separate`` where ids of queries coincide on several datasets by chance; else queries with one id, or
             with one text, are one topic, drawn with all its datasets.
+        predicted_qrels: judgments by a model, in the form of ``qrels``; with several datasets, of those that have some.
+            Then ``qrels`` are those of people on a random sample of the queries, and the estimates are
+            prediction-powered: right whatever the model's errors, and narrower the better it judges.
 
     Raises:
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
@@ -141,6 +145,11 @@ def compare(
     of_dataset = cast("dict[Any, str | QrelsContent]", qrels if several else {None: qrels})
     names = canonical_metrics(metrics)
     datasets = {name: judgments(_content(given), name, relevance_level, names) for name, given in of_dataset.items()}
+    if predicted_qrels is not None:
+        by_model = cast("dict[Any, Any]", predicted_qrels if several else {None: predicted_qrels})
+        if wrong := [str(name) for name in by_model if name not in datasets]:
+            raise UsageError(f"predicted_qrels: no dataset {wrong[0]!r}; there is {', '.join(map(str, datasets))}")
+        datasets |= {name: datasets[name].with_predicted(_content(of), names) for name, of in by_model.items()}
     several_names = isinstance(untrained, Collection) and not isinstance(untrained, str)
     no_seed, sources = [*untrained] if several_names else [untrained], list[RunSource]()
     if unknown := [str(name) for name in no_seed if not isinstance(name, str) or name not in systems]:

@@ -18,7 +18,7 @@ from unimoe.analysis.gates.scores import Aligned, Runs, align
 from unimoe.analysis.saved_comparison import Correction, TestFamily, adjusted, saved_comparison
 from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
-from unimoe.analysis.statistics.variance import Array, groups_of, moments
+from unimoe.analysis.statistics.variance import Array, Drawn, groups_of, moments
 from unimoe.checks import Check
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
@@ -120,7 +120,7 @@ class Comparison(Question):
     @property
     def superiority(self) -> float:
         """Chance that the system scores higher on a query, ties counting half (Grissom & Kim 2012)."""
-        return (self.wins + self.ties / 2.0) / self.queries
+        return (self.wins + self.ties / 2.0) / (self.wins + self.ties + self.losses)
 
     @property
     def ordered(self) -> tuple[str, str]:
@@ -166,7 +166,8 @@ def compare_arms(
     main = {question.key for question in asked if question.metric is None}
     for question in asked:
         found[question], delta = compared(results, question)
-        if not question.parts and (question.metric is None or question.key not in main):
+        checked = question.metric is None or question.key not in main
+        if checked and not question.parts and results.labelled(question.key) is None:
             deltas.setdefault(question.key, {})[question] = delta
     for key, of_key in deltas.items():
         columns, codes = np.column_stack(list(of_key.values())), results.codes(key)
@@ -265,9 +266,10 @@ def difference(system: Array, baseline: Array, *, paired: bool = False) -> tuple
     return _difference(whole, system.shape[1])
 
 
-def estimate_of_mean(scores: Array) -> Estimate:
+def estimate_of_mean(scores: Array, drawn: Sequence[Drawn] = ()) -> Estimate:
     """Return a mean with its 95 % interval for other queries and, of several seeds, other seeds; none for one query."""
-    return estimate(moments([[scores]], groups_of((len(scores),), paired=False)), Linear(np.ones((1, 1))))
+    found = moments([[scores]], groups_of((len(scores),), paired=False), drawn=drawn)
+    return estimate(found, Linear(np.ones((1, 1))))
 
 
 def unknown_arm(arm: object, known: Iterable[str]) -> str:
@@ -327,13 +329,14 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
     ]
     delta = np.concatenate([system.mean(axis=0) - baseline.mean(axis=0) for system, baseline in blocks])
     delta[np.abs(delta) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
-    estimated, unfit = _difference(scores, len(delta))
+    asked = sum(len(results.queries(key)) for key in keys)
+    estimated, unfit = _difference(scores, asked)
     for place in scores.apart:
         if len(scores.seeds[place]) < sum(len(of_key[place].seeds) for _, of_key in used):
             unfit = unfit or f"no run of {arms[place]} is on every dataset, and some are on several"
     datasets = list(scores.by_dataset)
     each, weights = ratio_weights(datasets, "mean_of_tirs"), ratio_weights(datasets, "tir_of_means")[0]
-    mean, other = (float(weights @ [block[place].mean() for block in blocks]) for place in (0, 1))
+    mean, other = (weights @ scores.means).tolist()
     spread = float(delta.std(ddof=1)) if len(delta) > 1 and not question.parts else 0.0
     left_out = (
         f"{arm} seed {seed}"
@@ -348,7 +351,7 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
         runs=scores.fewest,
         alone=scores.single,
         left_out=tuple(dict.fromkeys(left_out)),
-        queries=len(delta),
+        queries=asked,
         means=(mean, other),
         difference=estimated,
         p=None if unfit else estimated.p,

@@ -21,7 +21,7 @@ from unimoe.results.folder import Results
 def with_checks(results: Results, comparisons: Iterable[Comparison]) -> Iterator[Comparison]:
     """Yield comparisons with what other orders of equal scores, and judged documents alone, say of them."""
     for c in comparisons:
-        if c.main and not c.parts:
+        if c.main and not c.parts and results.labelled(c.key) is None:
             yield replace(c, checks=(*_of_ties(results, c), *_of_unjudged(results, c)))
         else:
             yield c

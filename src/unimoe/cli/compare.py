@@ -17,10 +17,21 @@ from unimoe.core.errors import UsageError
 
 _OF_TABLES = ("systems", "baseline", "results", "pairs", "layout", "chosen", "simultaneous")
 _OF_VERDICTS = ("looks", "specialist_name", "joint_name")
-_OF_RUNS = ("qrels", "relevance_level", "queries", "depth", "paired", "untrained")
+_OF_RUNS = ("qrels", "predicted_qrels", "relevance_level", "queries", "depth", "paired", "untrained")
 _ARMS = ("specialist", "joint", "baseline", "systems", "predictions", "dataset")
 # What says what was compared.
-_RECORDED = (*_ARMS, "untrained", "qrels", "relevance_level", "depth", "allow", "looks", "clusters", "topics")
+_RECORDED = (
+    *_ARMS,
+    "untrained",
+    "qrels",
+    "predicted_qrels",
+    "relevance_level",
+    "depth",
+    "allow",
+    "looks",
+    "clusters",
+    "topics",
+)
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
@@ -55,6 +66,13 @@ class Options:
     ] = None
     results: Annotated[Path | None, typer.Option(help="A folder of results to take the systems from.")] = None
     qrels: Annotated[Path | None, typer.Option(help="Judgments in TREC or BEIR layout; may be .gz.")] = None
+    predicted_qrels: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Judgments by a model of all queries, where --qrels has those of people on a random sample: few human "
+            "labels then tell as much as many. [NAME=]FILE, for each dataset that has some; unimoe label makes them."
+        ),
+    ] = None
     dataset: Annotated[
         list[str] | None,
         typer.Option(
@@ -217,13 +235,16 @@ class Options:
             wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
         elif self.predictions:
             wrong, because = (
-                (*_OF_VERDICTS, "systems", "results", "paired", "untrained", "queries"),
+                (*_OF_VERDICTS, "systems", "results", "paired", "untrained", "queries", "predicted_qrels"),
                 "--predictions are systems",
             )
         elif self.results:
             wrong, because = ("gates", *_OF_VERDICTS, *_OF_RUNS), "--results compares results as they are"
-        elif models and self.qrels:
-            wrong, because = ("qrels",), "models are evaluated on collections, which have their judgments"
+        elif models and (self.qrels or self.predicted_qrels):
+            wrong, because = (
+                ("qrels", "predicted_qrels"),
+                "models are evaluated on collections, which have their judgments",
+            )
         elif self.systems or self.baseline:
             wrong, because = _OF_VERDICTS, "--systems asks for a table, which --gates FILE judges"
         else:

@@ -133,7 +133,8 @@ def _judge_runs(options: Options) -> _Found:
         )
     registration, of_gates = _gates(options)
     asked = list(dict.fromkeys([*(metrics or of_gates[:1] or [_METRIC]), *of_gates]))
-    scored = _read(options, arms, options.dataset or [], f"{joint} against {specialist}", asked, DEFAULT_METRICS)
+    about = f"{joint} against {specialist}"
+    scored = _read(options, arms, options.dataset or [], about, asked, DEFAULT_METRICS, registration)
     if registration is None:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
         metric, looks = scored.results.results[0].main_metric, options.looks
@@ -166,7 +167,7 @@ def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Seque
     ordered = in_order(list(systems), baseline)
     main = options.metric or of_gates[:1] or [_METRIC]
     asked = list(dict.fromkeys([*main, *of_gates]))  # a gate's metric is asked for, and not hidden
-    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", asked)
+    scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", asked, gates=registration)
     judges = registration if options.output_dir is None else None
     return _Found(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
 
@@ -235,11 +236,17 @@ def _read(
     experiment: str,
     metrics: Sequence[str],
     others: Sequence[str] = (),
+    gates: Registration | None = None,
 ) -> ScoredSystems:
-    """Read and score the run files of some systems."""
+    """Read and score the run files of some systems, by a model's judgments too where options or gates name them."""
+    of_gates = [gate.predicted for gate in gates.gates.values()] if gates else []
+    named = (f"{dataset}={path}" for of_gate in of_gates for dataset, path in of_gate.items())
+    predicted = options.predicted_qrels or list(dict.fromkeys(named))
     allow = tuple(options.allow or ())
     scoring = Scoring(tuple(metrics), tuple(others), options.depth, allow, options.paired, options.topics)
-    judged = select_datasets(options.qrels, datasets, options.relevance_level, options.queries, scoring.every)
+    judged = select_datasets(
+        options.qrels, datasets, options.relevance_level, options.queries, scoring.every, predicted
+    )
     sources = select_runs(systems, judged, in_order=options.paired, untrained=options.untrained or [])
     return _scored(options, sources, scoring, experiment)
 
@@ -346,7 +353,14 @@ def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any
             first.key: {
                 "task": first.task,
                 "metric": first.main_metric,
-                "queries": len(first.per_query),
+                "queries": len(results.queries(first.key)),
+                "labelled": len(first.per_query) if first.predicted else None,
+                "predicted": first.predicted
+                and {
+                    "judgments": first.predicted.judgments,
+                    "hash": first.predicted.hash,
+                    "lambda": first.predicted.weights,
+                },
                 "relevance_level": first.relevance_level,
             }
             for first in results.firsts

@@ -139,9 +139,14 @@ def read_queries(path: Path) -> dict[str, str]:
 
 
 def select_datasets(
-    qrels: Path | None, given: Sequence[str], level: int | None, queries: str | None = None, metrics: Sequence[str] = ()
+    qrels: Path | None,
+    given: Sequence[str],
+    level: int | None,
+    queries: str | None = None,
+    metrics: Sequence[str] = (),
+    predicted: Sequence[str] = (),
 ) -> list[JudgedDataset]:
-    """Read the judgments that ``--qrels`` and ``--dataset`` name, with the texts of ``--queries``."""
+    """Read the judgments that ``--qrels`` and ``--dataset`` name, and a model's, with the texts of ``--queries``."""
     if qrels is None and not given:
         raise UsageError("no judgments; give --qrels FILE, or --dataset NAME=FILE for each of several datasets")
     if qrels is not None and len(given) > 1:
@@ -160,10 +165,30 @@ def select_datasets(
         named = zip(found, _told_apart(choices), strict=True)
         found = [replace(judged, dataset=name) for judged, name in named]
     _refuse_equal("dataset", [judged.dataset for judged in found], "--dataset NAME=QRELS")
+    if predicted:
+        found = _with_predicted(found, predicted, metrics)
     if queries is None:
         return found
     files = [Path(queries.replace(PLACE, judged.dataset)) for judged in found]
     return [replace(judged, texts=read_queries(path)) for judged, path in zip(found, files, strict=True)]
+
+
+def _with_predicted(
+    found: Sequence[JudgedDataset], given: Sequence[str], metrics: Sequence[str]
+) -> list[JudgedDataset]:
+    """Return datasets with the model's judgments of each that has some; a UsageError where a name is none of theirs."""
+    patterns = [Pattern.parse("--predicted-qrels", text) for text in given]
+    names = [judged.dataset for judged in found]
+    of_dataset = {pattern.name or (names[0] if len(names) == 1 else None): Path(pattern.path) for pattern in patterns}
+    if len(of_dataset) < len(patterns) or any(name not in names for name in of_dataset):
+        raise UsageError(
+            f"--predicted-qrels {' '.join(given)}: write NAME=FILE, once for each dataset that a model judged; "
+            f"datasets are {', '.join(names)}"
+        )
+    return [
+        judged.with_predicted(of_dataset[judged.dataset], metrics) if judged.dataset in of_dataset else judged
+        for judged in found
+    ]
 
 
 def select_runs(

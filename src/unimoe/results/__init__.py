@@ -22,6 +22,7 @@ from unimoe.checks import Check
 from unimoe.core.errors import DataError
 from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
+from unimoe.results.predicted import PredictedScores
 
 Otherwise = Literal["lowest", "highest", "judged"]
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
@@ -157,6 +158,8 @@ class EvalResult(About):
     # The main metric of the queries where it may be otherwise: ``lowest`` and ``highest`` under other orders of equal
     # scores, where that matters, and on ``judged`` documents alone.
     otherwise: dict[Literal["lowest", "highest", "judged"], dict[str, Score]] = Field(default_factory=dict)
+    # Scores of more queries by a model's judgments; then the means of ``aggregate`` are of all these queries.
+    predicted: PredictedScores | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> EvalResult:
@@ -172,6 +175,9 @@ class EvalResult(About):
                     f"per_query_metrics.{metric} has {len(values)} values for the {len(self.per_query)} of per_query"
                 )
             mean = math.fsum(values) / max(1, len(values))
+            if self.predicted and metric in self.predicted.weights:
+                human = values if metric != self.main_metric else by_query_id(self.per_query)
+                mean = self.predicted.mean(metric, dict(zip(sorted(self.per_query), human, strict=True)))
             if values and not abs(mean - self.aggregate.get(metric, math.nan)) <= 1e-9:
                 raise ValueError(f"aggregate.{metric} is not the mean of the queries' values ({mean:.6f})")
         return self

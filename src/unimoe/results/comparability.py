@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from unimoe.checks import Check, lines
+from unimoe.checks.rankings import ties_in, ties_of_systems
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.results import TASKS, EvalResult
@@ -89,6 +91,31 @@ def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
     for rule in (*_ONE_DATASET, *_WHERE_RERANKED):
         if rule != _METRIC and (difference := _difference(rule, results)):
             raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
+
+
+def remarks(results: Iterable[EvalResult]) -> list[str]:
+    """Return what the doors' caveats say of some results; of the equal scores of many runs one line for a dataset."""
+    said, tied = list[str](), dict[tuple[str, str], list[tuple[str, Check]]]()
+    for r in results:
+        ties = ties_in(r.checks)
+        said += lines((check for check in r.checks if check not in ties), "caveat")
+        tied.setdefault((r.key, r.main_metric), []).extend((r.config_name, check) for check in ties)
+    for (key, metric), found in tied.items():
+        said += lines(ties_of_systems(found, metric, key), "caveat")
+    return said
+
+
+def refuse_other_labels(key: str, results: Sequence[EvalResult], *, in_clusters: bool) -> None:
+    """Refuse results of one ``task/dataset`` that a model's judgments estimate in different ways, by a DataError."""
+    predicted = [r.predicted for r in results]
+    first = predicted[0]
+    if any((one is None) != (first is None) for one in predicted) or any(
+        one and first and (one.hash, one.queries, one.weights) != (first.hash, first.queries, first.weights)
+        for one in predicted
+    ):
+        raise DataError(f"{key}: results with other predicted judgments, or none; compare all of them together again")
+    if first and in_clusters:
+        raise UsageError(f"{key}: predicted judgments are of single queries; leave out --clusters")
 
 
 def name_of(result: EvalResult) -> str:

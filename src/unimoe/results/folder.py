@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.checks import Check, lines
-from unimoe.checks.rankings import ties_in, ties_of_systems
 from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.grouping import gathered
 from unimoe.results import (
@@ -29,9 +27,9 @@ from unimoe.results import (
     seed_name,
 )
 from unimoe.results.clusters import FILE, Clusters, Codes, by_cluster, cluster_sums
-from unimoe.results.comparability import comparable, name_of
+from unimoe.results.comparability import comparable, name_of, refuse_other_labels, remarks
 from unimoe.results.logs import Log, read_logs
-from unimoe.results.topics import SEPARATE, Asked, number_shared, shared_topics
+from unimoe.results.topics import SEPARATE, Asked, IdPairs, repeated_texts, said_of_shared, shared_topics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,15 +38,9 @@ if TYPE_CHECKING:
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
-IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
 
 # Result files below the folder of a seed, of an arm, and of an experiment.
 _BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
-
-
-def repeats(facts: Iterable[tuple[Hashable, str]]) -> IdPairs:
-    """Return the ids of queries of which all facts are equal, from ``(facts, query id)``."""
-    return tuple((later, first) for first, *others in gathered(facts).values() for later in others)
 
 
 class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
@@ -94,10 +86,13 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             self.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
             earlier = self._measured.setdefault(r.key, [])
             of_arm = (o for o in earlier if o.config_name == r.config_name)
-            first = next((o for o in of_arm if o.per_query == r.per_query and r.per_query), r)
+            same = (o for o in of_arm if o.per_query == r.per_query and o.predicted == r.predicted and r.per_query)
+            first = next(same, r)
             self._first[r.config_name, r.seed, r.key] = first.seed
             if first is r:
                 earlier.append(r)
+        for key, of_key in self._measured.items():
+            refuse_other_labels(key, of_key, in_clusters=clusters is not None)
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
         self._topics: dict[tuple[str, ...], list[Codes] | None] = {}
@@ -186,13 +181,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         """
         for task, of_task in gathered((key.partition("/")[0], key) for key in keys).items():
             if codes := self.topics(of_task):
-                number, total = number_shared(codes), len(np.unique(np.concatenate(codes)))
-                what = "clusters" if self.clusters else "topics"
-                by_chance = "" if self.clusters else "; if only their ids coincide, say --topics separate"
-                yield (
-                    f"{number:,} of {total:,} {what} stand in several {task} datasets, and are drawn with all of them: "
-                    f"averages count {what}{by_chance}"
-                )
+                yield said_of_shared(codes, task, clusters=self.clusters is not None)
         for key in keys:
             same = gathered(
                 ((r.config_name, self._first[r.config_name, r.seed, key]), name_of(r))
@@ -202,33 +191,13 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             for names in (", ".join(names) for names in same.values() if len(names) > 1):
                 yield f"{names} have the same score on every query of {key}: they are one run and count once"
             if key not in self._repeated_queries:
-                self._repeated_queries[key] = self._repeated_texts(key)
+                self._repeated_queries[key] = repeated_texts(self._measured[key], self.query_details)
             pairs, total = self._repeated_queries[key], len(self._measured[key][0].per_query)
             for again, first in pairs[:1]:
                 yield (
                     f"{len(pairs):,} of {total:,} queries of {key} repeat another, such as {again!r} and {first!r}: "
                     "these are no independent draws, and intervals are too narrow"
                 )
-
-    def _repeated_texts(self, key: str) -> IdPairs:
-        """Return queries with one text, the same relevant documents, and the same scores in each result.
-
-        Equal scores alone prove nothing: many queries have 0 or 1 in every result.
-        """
-        results = self._measured[key]
-        columns = [
-            values for r in results for values in (by_query_id(r.per_query), *map(tuple, r.per_query_metrics.values()))
-        ]
-        alike = gathered(zip(zip(*columns, strict=True), sorted(results[0].per_query), strict=True))
-        asked = {query_id: scores for scores, ids in alike.items() if len(ids) > 1 for query_id in ids}
-        for r in results if asked else ():
-            try:
-                known = self.query_details(r.config_name, r.seed, key, list(asked))
-            except DataError:  # no text is known; the drill-down says which sidecar cannot be read
-                continue
-            facts = ((q, known[q].text, frozenset(known[q].relevant.items())) for q in asked)
-            return repeats(((asked[q], text, relevant), q) for q, text, relevant in facts if text)
-        return ()
 
     def topics(self, keys: Sequence[str]) -> list[Codes] | None:
         """Return the number of each query's topic on some datasets, or of each cluster; None where they share none.
@@ -238,7 +207,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         place = tuple(keys)
         if len(keys) > 1 and place not in self._topics:
             if self.clusters:
-                of_clusters = [dict.fromkeys(self.clusters.of[q] for q in sorted(self._queries(key))) for key in keys]
+                of_clusters = [dict.fromkeys(self.clusters.of[q] for q in self.queries(key)) for key in keys]
                 self._topics[place] = shared_topics(of_clusters)
             elif any(self._measured[key][0].config.get("topics") == SEPARATE for key in keys):
                 self._topics[place] = None
@@ -246,15 +215,22 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
                 self._topics[place] = shared_topics([self._known(key) for key in keys])
         return self._topics.get(place)
 
-    def _queries(self, key: str) -> Mapping[str, float]:
-        return self._measured[key][0].per_query
+    def queries(self, key: str) -> list[str]:
+        """Return the ids of the queries on one ``task/dataset``, ascending: with a model's judgments, all of them."""
+        first = self._measured[key][0]
+        return first.predicted.queries if first.predicted else sorted(first.per_query)
+
+    def labelled(self, key: str) -> NDArray[np.bool_] | None:
+        """Return which of the ``queries`` have human judgments; None where there are no others."""
+        first = self._measured[key][0]
+        return first.predicted.labelled(first.per_query) if first.predicted else None
 
     def _known(self, key: str) -> dict[str, Asked | None]:
         """Return what the first result on a ``task/dataset`` knows of its queries, by ascending id."""
         if key not in self._asked:
-            first, ids = self._measured[key][0], sorted(self._queries(key))
+            first, ids = self._measured[key][0], self.queries(key)
             try:
-                details = self.query_details(first.config_name, first.seed, key, ids)
+                details = self.query_details(first.config_name, first.seed, key, first.per_query)
             except DataError:  # no sidecar; the drill-down says which cannot be read
                 details = {}
             known = {q: Asked(of.text, frozenset(of.relevant)) for q, of in details.items()}
@@ -295,10 +271,22 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         codes = self.codes(key)
         return 1.0 if codes is None else cluster_sums(np.ones(len(codes)), codes)
 
-    def draws(self, key: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return scores ``(seeds, queries)`` by what is drawn independently: queries, or whole clusters of them."""
-        codes = self.codes(key)
-        return scores if codes is None else by_cluster(scores, codes)
+    def draws(
+        self, config_name: str, key: str, seeds: Sequence[Seed], metric: str | None = None
+    ) -> NDArray[np.float64]:
+        """Return ``scores`` by what is drawn: queries, or whole clusters; with a model's judgments, of all queries.
+
+        The mean over columns is the system's score.
+        """
+        scores, codes, labelled = self.scores(config_name, key, seeds, metric), self.codes(key), self.labelled(key)
+        if labelled is None:
+            return scores if codes is None else by_cluster(scores, codes)
+        rows = []
+        for seed, human in zip(seeds, scores, strict=True):
+            result = self._typed[config_name, seed, key]
+            if result.predicted:
+                rows.append(result.predicted.columns(metric or result.main_metric, human, labelled))
+        return np.array(rows)
 
     def otherwise(self, key: str, variants: Mapping[str, Otherwise]) -> Results | None:
         """Return the same with ``variants`` of some arms' scores on one ``task/dataset``; None where none has any."""
@@ -332,18 +320,6 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
                 self._rows[place] = np.array(result.values(place[-1]))
             rows.append(self._rows[place])
         return np.array(rows, dtype=np.float64)
-
-
-def remarks(results: Iterable[EvalResult]) -> list[str]:
-    """Return what the doors' caveats say of some results; of the equal scores of many runs one line for a dataset."""
-    said, tied = list[str](), dict[tuple[str, str], list[tuple[str, Check]]]()
-    for r in results:
-        ties = ties_in(r.checks)
-        said += lines((check for check in r.checks if check not in ties), "caveat")
-        tied.setdefault((r.key, r.main_metric), []).extend((r.config_name, check) for check in ties)
-    for (key, metric), found in tied.items():
-        said += lines(ties_of_systems(found, metric, key), "caveat")
-    return said
 
 
 def load_all_results(

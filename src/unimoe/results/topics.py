@@ -8,13 +8,19 @@ chance, as those of collections that count from 1: where texts are known, they t
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from unimoe.core.errors import DataError
+from unimoe.core.grouping import gathered
+from unimoe.results import EvalResult, QueryDetail, by_query_id
 from unimoe.results.clusters import Codes
+
+IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
+DetailsOf: TypeAlias = Callable[[str, int | None, str, Iterable[str]], Mapping[str, QueryDetail]]
 
 SHARED, SEPARATE = "shared", "separate"  # the latter is what a result's config says where ids coincide by chance
 
@@ -55,10 +61,41 @@ def shared_topics(queries: Sequence[Mapping[str, Asked | None]]) -> list[Codes] 
     ]
 
 
-def number_shared(codes: Sequence[Codes]) -> int:
-    """Return how many topics stand in more than one dataset."""
-    places = np.concatenate([np.unique(of) for of in codes])
-    return int((np.bincount(places) > 1).sum())
+def said_of_shared(codes: Sequence[Codes], task: str, *, clusters: bool) -> str:
+    """Say how many topics, or clusters, stand in more than one dataset of a task."""
+    places = np.bincount(np.concatenate([np.unique(of) for of in codes]))
+    what, by_chance = (
+        ("clusters", "") if clusters else ("topics", "; if only their ids coincide, say --topics separate")
+    )
+    return (
+        f"{(places > 1).sum():,} of {(places > 0).sum():,} {what} stand in several {task} datasets, and are drawn with "
+        f"all of them: averages count {what}{by_chance}"
+    )
+
+
+def repeats(facts: Iterable[tuple[Hashable, str]]) -> IdPairs:
+    """Return the ids of queries of which all facts are equal, from ``(facts, query id)``."""
+    return tuple((later, first) for first, *others in gathered(facts).values() for later in others)
+
+
+def repeated_texts(results: Sequence[EvalResult], details: DetailsOf) -> IdPairs:
+    """Return queries of one dataset with one text, the same relevant documents, and the same scores in each result.
+
+    Equal scores alone prove nothing: many queries have 0 or 1 in every result.
+    """
+    columns = [
+        values for r in results for values in (by_query_id(r.per_query), *map(tuple, r.per_query_metrics.values()))
+    ]
+    alike = gathered(zip(zip(*columns, strict=True), sorted(results[0].per_query), strict=True))
+    asked = {query_id: scores for scores, ids in alike.items() if len(ids) > 1 for query_id in ids}
+    for r in results if asked else ():
+        try:
+            known = details(r.config_name, r.seed, r.key, list(asked))
+        except DataError:  # no text is known; the drill-down says which sidecar cannot be read
+            continue
+        facts = ((q, known[q].text, frozenset(known[q].relevant.items())) for q in asked)
+        return repeats(((asked[q], text, relevant), q) for q, text, relevant in facts if text)
+    return ()
 
 
 def normal(text: str) -> str:

@@ -17,6 +17,7 @@ from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.gates.scores import drawn_on
 from unimoe.analysis.gates.wording import by_kind
 from unimoe.analysis.standings import means_of
 from unimoe.analysis.tables.cells import short_names
@@ -35,7 +36,7 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
     metrics = dict.fromkeys(metric_name(first.main_metric) for first in firsts)
     of_metric = [f", {metric_name(first.main_metric)}" if len(metrics) > 1 else "" for first in firsts]
     rows = zip(firsts, of_metric, strict=True)
-    names = short_names((f"{first.dataset}{own} ({len(first.per_query):,})" for first, own in rows), SHORT)
+    names = short_names((f"{first.dataset}{own} ({len(results.queries(first.key)):,})" for first, own in rows), SHORT)
     label = f"{' or '.join(metrics)} x 100"
     height = max(0.6, len(firsts) * (0.07 + 0.07 * len(arms)))
     legend = legend_of(short_names(arms, LONG), looks, ls="-", markeredgecolor="black")
@@ -49,8 +50,8 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
             if arm not in of_dataset:
                 continue
             place = row + below / (len(arms) + 1) - 0.5
-            scores = results.draws(first.key, 100.0 * results.scores(arm, first.key, of_dataset[arm]))
-            ends = estimate_of_mean(scores).interval or [scores.mean()] * 2
+            scores = 100.0 * results.draws(arm, first.key, of_dataset[arm])
+            ends = estimate_of_mean(scores, drawn_on(results, [first.key])).interval or [scores.mean()] * 2
             axes.hlines(place, *ends, color=look.colour, linewidth=1.0)
             if len(scores) > 1:
                 axes.plot(scores.mean(axis=1), [place] * len(scores), "|", color="black", markersize=3.0)

@@ -75,6 +75,8 @@ class _Gate(Section):
     estimand: Estimand = "seeds_and_queries"  # what the label holds for, as in ``ESTIMANDS``
     seeds: Seeds | None = None  # exactly these training seeds of each arm; null for all that an arm has
     looks: Looks | None = None  # numbers of seeds at which to judge; the first look with a label decides
+    # Judgments by a model of all queries, where people judged a random sample; of several datasets, by their names.
+    predicted_qrels: Text | dict[str, Text] | None = None
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -112,8 +114,21 @@ class _Gate(Section):
         """The confidence that a label needs at each look: more than ``confidence`` where there are several."""
         return confidence_at_looks(tuple(self.looks), self.confidence) if self.looks else self.confidence
 
+    @property
+    def predicted(self) -> dict[str, Path]:
+        """The file of a model's judgments of each dataset that has some."""
+        given = self.predicted_qrels or {}
+        by_dataset = {self.datasets[0]: given} if isinstance(given, str) else given
+        return {dataset: Path(path) for dataset, path in by_dataset.items() if dataset in self.datasets}
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if isinstance(self.predicted_qrels, str) and len(self.datasets) > 1:
+            raise ValueError("predicted_qrels of several datasets: write a file for each, as DATASET: FILE")
+        if isinstance(self.predicted_qrels, dict) and (
+            unknown := [name for name in self.predicted_qrels if name not in self.datasets]
+        ):
+            raise ValueError(f"predicted_qrels of {unknown[0]!r}, which is none of the datasets")
         if self.arms[0] == self.arms[1]:
             raise ValueError(f"both arms are {self.arms[0]!r}; a gate compares two")
         if self.looks and self.seeds and len(self.seeds) < self.looks[-1]:

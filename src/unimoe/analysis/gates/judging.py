@@ -28,7 +28,9 @@ from unimoe.core.io import find_files, read_json
 from unimoe.core.shown import Shown
 from unimoe.metrics import parse_metric
 from unimoe.results import EvalResult
-from unimoe.results.folder import Results, remarks
+from unimoe.results.comparability import remarks
+from unimoe.results.folder import Results
+from unimoe.results.runs.predicting import with_predicted
 
 EXIT_CODES: dict[Label, int] = {"PASS": 0, "FAIL": 10, "MARGINAL": 11, "INCONCLUSIVE": 12}
 WORST_FIRST = (DataError.exit_code, 10, 12, 11, 0)
@@ -202,6 +204,9 @@ def judge(results: Results, registration: Registration, name: str, *, advisory: 
     elif gate.seeds and not gate.looks:
         gate, missing = restricted(results, gate, datasets=False)
         reasons = tuple(f"{lacking}: judged at another number of seeds than registered" for lacking in missing)
+    if gate.predicted:
+        given = {f"{gate.task}/{dataset}": path for dataset, path in gate.predicted.items()}
+        results = with_predicted(results, given, gate.metric)
     scores, found, learnt, look = _at_looks(results, gate)
     # Each dataset is also judged alone, with all the seeds it has: other datasets' seeds do not limit it.
     alone = [gate.model_copy(update={"datasets": [dataset]}) for dataset in gate.datasets]
@@ -355,6 +360,9 @@ def _notes(
         )
     if results.clusters:
         yield "queries are in clusters, which are drawn whole: numbers of queries here are numbers of clusters"
+    runs_share = item.found.estimate.terms.shares[0] if item.found.estimate.terms else 0.0
+    if runs_share > 0.5 and any(r.predicted for r in used):
+        yield f"training runs make up {100 * runs_share:.0f} % of the variance, which no more judgments can lower"
     few = [dataset for dataset, (runs, _) in scores.by_dataset.items() if runs.scores.shape[1] < _FEW_QUERIES]
     if few and estimand != "seeds":
         across = " across datasets" if len(scores.by_dataset) > 1 else ""

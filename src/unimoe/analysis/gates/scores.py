@@ -178,30 +178,44 @@ def align(
     by_dataset, shares = {}, {}
     for key, *used in zip(keys, *(shared if paired else seeds), strict=True):
         first, second = (
-            Runs(of_arm, results.draws(key, results.scores(arm, key, of_arm, metric)))
-            for arm, of_arm in zip(arms, used, strict=True)
+            Runs(of_arm, results.draws(arm, key, of_arm, metric)) for arm, of_arm in zip(arms, used, strict=True)
         )
         dataset = key.partition("/")[2]
         by_dataset[dataset], shares[dataset] = (first, second), results.shares(key)
     measured = (result for key in keys for arm in arms for result in results.measured(key, arm))
     numbered = all(result.identity.checkpoint != "none" for result in measured)
-    topics = results.topics(keys)
-    return Aligned(arms, paired, by_dataset, numbered, shares, drawn_together(topics) if topics else ())
+    return Aligned(arms, paired, by_dataset, numbered, shares, drawn_on(results, keys))
 
 
-def drawn_together(topics: Sequence[Codes]) -> tuple[Drawn, ...]:
-    """Return what is drawn together: the topics of datasets that share some, the queries of each other dataset."""
+def drawn_on(results: Results, keys: Sequence[str]) -> tuple[Drawn, ...]:
+    """Return what is drawn together on some datasets; nothing where each one's queries are drawn by themselves."""
+    topics, labelled = results.topics(keys), [results.labelled(key) for key in keys]
+    if topics is None and any(of is not None for of in labelled):
+        ends = np.cumsum([0, *(len(results.queries(key)) for key in keys)])
+        topics = [np.arange(*ends[place : place + 2], dtype=np.intp) for place in range(len(keys))]
+    return drawn_together(topics, labelled) if topics else ()
+
+
+def drawn_together(topics: Sequence[Codes], labelled: Sequence[NDArray[np.bool_] | None] = ()) -> tuple[Drawn, ...]:
+    """Return what is drawn together: the topics of datasets that share some, the queries of each other dataset.
+
+    Topics with human judgments on any of the datasets are drawn apart from those with a model's alone.
+    """
     families: list[tuple[set[int], set[int]]] = []  # places of datasets, and the topics there
     for place, codes in enumerate(topics):
         own = set(codes.tolist())
         joined = [family for family in families if not own.isdisjoint(family[1])]
         families = [family for family in families if family not in joined]
         families.append(({place}.union(*(f[0] for f in joined)), own.union(*(f[1] for f in joined))))
+    human = [{*codes[of].tolist()} for codes, of in zip(topics, labelled, strict=False) if of is not None]
+    of_people = set[int]().union(*human)
     found = []
     for places, numbers in sorted(families, key=lambda family: min(family[0])):
-        order = {number: draw for draw, number in enumerate(sorted(numbers))}
-        parts = {p: (slice(None), np.array([order[n] for n in topics[p].tolist()])) for p in sorted(places)}
-        found.append(Drawn(len(numbers), parts))
+        for apart in filter(None, (numbers - of_people, numbers & of_people)):
+            order = {number: draw for draw, number in enumerate(sorted(apart))}
+            here = {p: np.flatnonzero(np.isin(topics[p], [*apart])) for p in sorted(places)}
+            parts = {p: (at, np.array([order[n] for n in topics[p][at].tolist()])) for p, at in here.items() if len(at)}
+            found.append(Drawn(len(apart), parts))
     return tuple(found)
 
 

@@ -130,7 +130,7 @@ def _without_empty_columns(table: Table) -> Table:
 
 
 def _queries(results: Results) -> str:
-    counts = {len(first.per_query) for first in results.firsts} or {0}
+    counts = {len(results.queries(first.key)) for first in results.firsts} or {0}
     fewest, most = min(counts), max(counts)
     return f"n = {most:,} queries" if fewest == most else f"n = {fewest:,} to {most:,} queries"
 
@@ -151,7 +151,7 @@ def _group(results: Results, key: str, metrics: Mapping[str, Collection[str]], m
     shares = ([one.share for run in runs for one in unjudged(run.checks)] for runs in runs_of.values())
     unseen = (Cell.number(100 * fmean(found), ".1f") if found else Cell(ABSENT) for found in shares)
     rows = zip(map(Cell, runs_of), *letters, *columns, unseen, seeds, strict=True)
-    return RowGroup(f"{key} ({len(measured[0].per_query):,} queries)", tuple(rows))
+    return RowGroup(f"{key} ({len(results.queries(key)):,} queries)", tuple(rows))
 
 
 def _facts(results: Results) -> Iterator[str]:

@@ -6,7 +6,7 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,10 +19,12 @@ from unimoe.metrics import parse_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
 from unimoe.results.clusters import Clusters
-from unimoe.results.folder import Details, IdPairs, Results, Seed, repeats
+from unimoe.results.folder import Details, Results, Seed
+from unimoe.results.predicted import PredictedScores, agreement_of
+from unimoe.results.runs.predicting import predicted_scores, refuse_unranked
 from unimoe.results.runs.scoring import ScoredRun, score_source
 from unimoe.results.runs.sources import RunSource, Scoring
-from unimoe.results.topics import SEPARATE
+from unimoe.results.topics import SEPARATE, IdPairs, repeats
 
 TASK: Task = "retrieval"
 NO_FOLDER = Path("(no folder)")  # of results that none holds: gates and records in the present one are not theirs
@@ -66,23 +68,38 @@ def score_systems(
     warnings: list[str] = []
     repeats_of: dict[str, IdPairs] = {}
     for of_dataset in of_datasets.values():
-        scoring, here = asked.on(of_dataset[0].judged), []
+        judged, here, by_model = of_dataset[0].judged, list[ScoredRun](), list[ScoredRun]()
+        scoring = asked.on(judged)
         for source in of_dataset:
             here.append(score_source(source, scoring))
+            if source.judged.predicted:
+                by_model.append(score_source(replace(source, judged=source.judged.predicted), scoring))
             on_run(here[-1])
         runs += here
         shared = list(settled(_of_all(here, scoring), scoring.allow))
+        refuse_unranked(by_model, scoring.allow)
         # All judged queries count, or with --allow queries those that every run has.
         lacking = {query_id for run in here for query_id in run.missing} if "queries" in scoring.allow else set()
         counted = [query_id for query_id in of_dataset[0].judged.qrels if query_id not in lacking]
         others = {m: parse_metric(m).cutoff for m in scoring.every if m not in scoring.metrics}
         hidden = {m: why for m, cutoff in others.items() if (why := why_hidden(here, cutoff))}
         notes = [check for run in here for check in run.scores.checks if check.name != "unjudged"]
+        notes = [check for check in notes if not (by_model and check.name == "unjudged_queries")]
         warnings += lines([*notes, *_facts(here, scoring, counted, hidden)], "note")
-        for run in here:
-            values = {m: {q: run.scores.per_query[m][q] for q in counted} for m in scoring.every if m not in hidden}
+        shown = [m for m in scoring.every if m not in hidden]
+        scores = [{m: {q: run.scores.per_query[m][q] for q in counted} for m in shown} for run in here]
+        predicted, brought = list[PredictedScores](), list[Check]()
+        if by_model:
+            systems, agreement = (
+                [run.system for run in here],
+                agreement_of(judged.qrels, by_model[0].source.judged.qrels),
+            )
+            of_model = [run.scores.per_query for run in by_model]
+            predicted, brought = predicted_scores(systems, scores, of_model, by_model[0].source.judged, agreement)
+        for place, (run, values) in enumerate(zip(here, scores, strict=True)):
             own = [check for check in run.scores.checks if check.name != "ties"]
-            result = _result(run, values, scoring, experiment, [*shared, *own], given)
+            checks = [*shared, *brought, *own]
+            result = _result(run, values, scoring, experiment, checks, given, predicted[place] if predicted else None)
             results.append(result)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
         repeats_of[results[-1].key] = _repeated(here, counted)
@@ -164,23 +181,29 @@ def _result(
     experiment: str,
     checks: Sequence[Check],
     given: Sequence[str],
+    predicted: PredictedScores | None = None,
 ) -> EvalResult:
     source, judged = run.source, run.source.judged
+    hashes = {"run": run.digest, "qrels": judged.content_hash}
     return EvalResult(
         config_name=source.system,
         seed=source.seed,
         task=TASK,
         dataset=judged.dataset,
         main_metric=scoring.main,
-        aggregate={metric: math.fsum(of.values()) / len(of) for metric, of in values.items()},
+        aggregate={
+            metric: predicted.mean(metric, of) if predicted else math.fsum(of.values()) / len(of)
+            for metric, of in values.items()
+        },
         per_query=values[scoring.main],
         per_query_metrics={metric: by_query_id(of) for metric, of in values.items() if metric != scoring.main},
-        unjudged_queries=run.scores.unjudged_queries,
+        unjudged_queries=[q for q in run.scores.unjudged_queries if not (predicted and q in predicted.queries)],
         first_stage=None,
         relevance_level=judged.level,
         caveats=[check.line for check in checks if check.unfit],
         checks=list(checks),
-        otherwise=run.scores.otherwise(values[scoring.main]),
+        otherwise={} if predicted else run.scores.otherwise(values[scoring.main]),
+        predicted=predicted,
         identity=Identity(
             experiment=experiment,
             checkpoint="none",
@@ -196,7 +219,7 @@ def _result(
             platform=f"{platform.system()}-{platform.machine()}",
             packages={name: version(name) for name in _PACKAGES},
             device="none",
-            hashes={"run": run.digest, "qrels": judged.content_hash},
+            hashes=hashes | ({"predicted_qrels": predicted.hash} if predicted else {}),
             wall_time_s=0.0,
             given=list(given),
         ),

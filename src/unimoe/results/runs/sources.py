@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few
+from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few, some_ids
 from unimoe.core.io import hash_file, hash_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Grades, Subtopics
@@ -39,6 +39,26 @@ class JudgedDataset:
     texts: Mapping[str, str] | None = None  # of queries; None where none are given
     subtopics: Subtopics | None = None  # where a metric needs them and the file names them
     metric: str | None = None  # the main metric here, where the comparison's is not
+    predicted: JudgedDataset | None = None  # a model's judgments of more queries, these among them
+
+    def with_predicted(self, content: QrelsContent, metrics: Sequence[MetricLike] = ()) -> JudgedDataset:
+        """Return the same beside a model's judgments, as ``predicted_by`` reads them."""
+        return replace(self, predicted=self.predicted_by(content, metrics))
+
+    def predicted_by(self, content: QrelsContent, metrics: Sequence[MetricLike] = ()) -> JudgedDataset:
+        """Read a model's judgments, which must cover these queries and others: else a DataError."""
+        read = judgments(content, self.dataset, self.level, metrics)
+        model = replace(read, name=read.name if isinstance(content, Path) else f"predicted {read.name}")
+        if lacking := [query for query in self.qrels if query not in model.qrels]:
+            raise DataError(
+                f"{model.name}: no judgments of {some_ids(lacking)}, which {self.name} judges; the model must judge "
+                "them too, which shows how it errs"
+            )
+        if len(model.qrels) == len(self.qrels):
+            raise DataError(f"{model.name}: judges no query that {self.name} does not; leave it out, or judge more")
+        if len(self.qrels) < 2:
+            raise DataError(f"{self.name}: judges one query; two or more must show how the model errs")
+        return model
 
 
 @dataclass(frozen=True)
