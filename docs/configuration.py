@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from unimoe.config import DenseExperiment, Experiment
-from unimoe.studies.biencoder.config import BiEncoderConfig, LabelConfig
+from unimoe.config.labels import LabelConfig, TrainingLabelConfig
+from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.common.study import Study
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.studies.heads.config import TrainConfig
@@ -29,7 +30,8 @@ KINDS: list[tuple[str, str, type[BaseModel]]] = [
     ("An experiment", "`configs/experiments/bundled.yaml`; `unimoe run`, `train`, `evaluate`, `doctor`.", Experiment),
     ("Dense retrieval", "`configs/retrieval/default.yaml`; `unimoe retrieve`.", DenseExperiment),
     ("A bi-encoder", "`configs/biencoder/default.yaml`; `unimoe train-biencoder`.", BiEncoderConfig),
-    ("Labels by a reranker", "`configs/biencoder/labels.yaml`; `unimoe label-pairs`.", LabelConfig),
+    ("Labels of runs", "`configs/labels.yaml`; `unimoe label --runs`.", LabelConfig),
+    ("Labels to train on", "`configs/biencoder/labels.yaml`; `unimoe label` without `--runs`.", TrainingLabelConfig),
     ("A cross-encoder", "`configs/cross_encoder/default.yaml`; `unimoe train-cross-encoder`.", CrossEncoderConfig),
     ("A head", "`configs/studies/heads.yaml`; `unimoe train-head`.", TrainConfig),
     ("A study", "`configs/studies/losses.yaml`; `unimoe study`, and the scripts that compare.", Study),

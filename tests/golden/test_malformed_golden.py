@@ -176,7 +176,7 @@ def settings() -> Iterator[Case]:
     yield from values("path of a config:", TRAIN, LONG, "nowhere.yaml", "outputs")
     for command, text in {
         "train-head": "head_output_size=100000000000", "train-biencoder": "out_dim=100000000000",
-        "train-cross-encoder": "batch_size=100000000000", "label-pairs": "characters=-1",
+        "train-cross-encoder": "batch_size=100000000000", "label": "characters=-1",
     }.items():  # fmt: skip
         yield Case(f"{command}: {text}", (command, "--set", text, "--output-dir", "trained"))
     yield Case("train-translator: a layer of 10^11", (*TRANSLATE, "--set", "hidden=100000000000"))

@@ -25,17 +25,18 @@ from support.tiny_models import load, save_tiny_cross_encoder, save_tiny_encoder
 
 import unimoe
 from unimoe.config import ModelConfig, PromptConfig
+from unimoe.config.labels import SamplingConfig, TrainingLabelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.catalog import load_collection, result_name
 from unimoe.data.collection import Document, assemble
 from unimoe.evaluation import engines
+from unimoe.evaluation.labels import grades_of
+from unimoe.evaluation.training_labels import _print_labels, _write_labels, sample_queries
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import search
-from unimoe.studies.biencoder.config import LabelConfig, SamplingConfig
-from unimoe.studies.biencoder.labels import _print_labels, _write_labels, grades_of, sample_queries
 from unimoe.studies.biencoder.model import read_biencoder
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
@@ -105,7 +106,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def label(folder: Path, output: str, model: str, *settings: str) -> Done:
     given = ("depth=10", "sampling.queries=6", "prompt={template: qwen3}", "max_length=256", *settings)
     return call_unimoe(
-        "label-pairs", "--device", "cpu", "--dataset", f"path:{folder / 'collection'}", "--output-dir", folder / output,
+        "label", "--device", "cpu", "--dataset", f"path:{folder / 'collection'}", "--output-dir", folder / output,
         "--model", model, *(word for setting in given for word in ("--set", setting)),
     )  # fmt: skip
 
@@ -134,7 +135,7 @@ def check(here: Path, model: str, grade: Callable[[list[tuple[str, str]]], Seque
     successful(label(here, "all", model, "thresholds=[0.000001]"))
     labelled = load_collection(f"path:{here / 'all'}", "train")
     asked = replace(labelled, queries={key: labelled.queries[key] for key in labelled.qrels})
-    run = bm25_run(asked, 10, LabelConfig(collection="any").bm25)
+    run = bm25_run(asked, 10, TrainingLabelConfig(collection="any").bm25)
     keys = [(query, document) for query, scores in run.items() for document in scores]
     texts = [(labelled.queries[query], labelled.corpus[document].full_text) for query, document in keys]
     expected = dict(zip(keys, grade(texts), strict=True))

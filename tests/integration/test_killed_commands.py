@@ -45,11 +45,11 @@ def retrieve(data: Path) -> str:
     return f"retrieve --dataset path:{data}/one,path:{data}/two --set encoder.base={encoder}"
 
 
-def label_pairs(data: Path) -> str:
+def label(data: Path) -> str:
     topics_folder(data / "topics")
     grader = save_tiny_cross_encoder(data / "grader")
     return (
-        f"label-pairs --dataset path:{data}/topics --model cross-encoder:{grader} --set thresholds=[0.000001] "
+        f"label --dataset path:{data}/topics --model cross-encoder:{grader} --set thresholds=[0.000001] "
         "--set sampling.queries=6 --set shard_queries=2 --set depth=6"
     )
 
@@ -79,7 +79,7 @@ def study_of_encoders(data: Path) -> str:
 
 COMMANDS: dict[str, Callable[[Path], str]] = {
     "retrieve": retrieve,
-    "label-pairs": label_pairs,
+    "label": label,
     "compare-heads": compare_heads,
     "compare-translators": compare_translators,
     "study of encoders": study_of_encoders,
@@ -135,7 +135,7 @@ def run(line: str, out: Path, kill_at: int | None = None) -> tuple[str | None, i
     return done.stderr, written
 
 
-@pytest.mark.parametrize("job", ["retrieve", "label-pairs", "compare-heads", "analyze"], indirect=True)
+@pytest.mark.parametrize("job", ["retrieve", "label", "compare-heads", "analyze"], indirect=True)
 def test_killed_between_two_files_it_goes_on_and_ends_the_same(job: Job) -> None:
     killed = job.folder / "killed"
     for share in (0.3, 0.8):

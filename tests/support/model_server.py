@@ -1,7 +1,8 @@
 """A real server on this machine around a tiny model, which speaks every API and fails on demand.
 
 It refuses a request with a field that the API does not have, lacks, or has in another type. The scores are the model's
-own: raw margins, P(yes) for ``/generative_scoring`` and Cohere, which come sorted where the API sorts them.
+own: raw margins, P(yes) for ``/generative_scoring`` and Cohere, which come sorted where the API sorts them. A chat is
+answered by the grade of ``words_shared``.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "/cohere/v2/rerank": {**_RANKING, "top_n": int},
     "/jina/v1/rerank": {**_RANKING, "top_n": int, "return_documents": False},
     "/openai/v1/embeddings": {"model": str, "input": list, "encoding_format": "float"},
+    "/chat/v1/chat/completions": {"model": str, "messages": list, "temperature": 0, "max_tokens": 16},
     "/mteb/v1/rerank": _RANKING,  # what mteb's wrapper sends
 }  # fmt: skip
 """Of a request to each path, the fields with their type, or the one value that they may have."""
@@ -62,7 +64,14 @@ FAILURES: dict[Fault, tuple[int, str, dict[str, str]]] = {
 
 LARGEST = {"/tei/rerank": 32, "/tei/embed": 32, "/cohere/v2/rerank": 1000, "/openai/v1/embeddings": 2048}
 
-BASES = {"tei": "/tei", "tei-embed": "/tei", "cohere": "/cohere/v2", "jina": "/jina/v1", "openai": "/openai/v1"}
+BASES = {
+    "tei": "/tei",
+    "tei-embed": "/tei",
+    "cohere": "/cohere/v2",
+    "jina": "/jina/v1",
+    "openai": "/openai/v1",
+    "chat": "/chat/v1",
+}
 BASES |= dict.fromkeys(("vllm", "vllm-score", "vllm-rerank"), "/vllm/v1")
 """The address of each API below the server's."""
 
@@ -92,6 +101,7 @@ class ModelServer:
         key: what requests must carry; None for none.
         faults: what happens to the next requests, one each, before answers are right again.
         fails: says of a request whether it fails, as often as it is sent; by default none does.
+        says: what a chat model says to messages in place of a grade; None for the grade.
         latency: seconds before every answer.
         asked: path and body of each request that was answered with scores.
         received: headers of every request.
@@ -102,6 +112,7 @@ class ModelServer:
     key: str | None = None
     faults: list[Fault] = field(default_factory=list)
     fails: Callable[[str], Fault | None] = lambda body: None
+    says: Callable[[list[dict[str, str]]], str | None] = lambda messages: None
     latency: float = 0.0
     asked: list[tuple[str, Any]] = field(default_factory=list)
     received: list[dict[str, str]] = field(default_factory=list)
@@ -125,6 +136,12 @@ class ModelServer:
         """The right answer to a request."""
         items = _items(body)
         usage = {"total_tokens": sum(map(len, items)), "prompt_tokens": 1}
+        if path == "/chat/v1/chat/completions":
+            messages = body["messages"]
+            said = self.says(messages)
+            text = str(words_shared(messages[0]["content"])) if said is None else said
+            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}
         if path in {"/tei/embed", "/openai/v1/embeddings"}:
             with self.lock:
                 vectors = self.model.encode(items).tolist()
@@ -268,7 +285,15 @@ def spoilt(answer: Any) -> Any:
     return [*rows, last] if key is None else {**answer, key: [*rows, last]}
 
 
+def words_shared(prompt: str) -> int:
+    """Words that the query and the text between their marks share, 3 at most."""
+    query, text = (set(prompt.split(f"<{name}>")[1].split(f"</{name}>")[0].split()) for name in ("query", "text"))
+    return min(3, len(query & text))
+
+
 def _items(body: dict[str, Any]) -> list[Any]:
+    if "messages" in body:
+        return [body["messages"][0]["content"]]
     names = ("items", "text_2", "documents", "texts", "inputs", "input")
     return next(body[name] for name in names if name in body)
 

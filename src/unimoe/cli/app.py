@@ -18,6 +18,7 @@ from unimoe.cli.evaluate import evaluate
 from unimoe.cli.evaluate_run import evaluate_run
 from unimoe.cli.export_mteb import export_mteb
 from unimoe.cli.import_collection import import_collection
+from unimoe.cli.label import label
 from unimoe.cli.parity import parity
 from unimoe.cli.retrieve import retrieve
 from unimoe.cli.run_experiment import run_experiment
@@ -144,6 +145,7 @@ app.command("run", rich_help_panel=_RUN)(run_experiment)
 app.command("train", rich_help_panel=_RUN)(train)
 app.command("evaluate", cls=FirstOptions, rich_help_panel=_RUN)(evaluate)
 app.command("retrieve", rich_help_panel=_RUN)(retrieve)
+app.command("label", cls=SeveralValues, rich_help_panel=_RUN)(label)
 app.command("import", rich_help_panel=_PRACTICE)(import_collection)
 app.command("doctor", rich_help_panel=_PRACTICE)(doctor)
 app.command("status", rich_help_panel=_PRACTICE)(status)

@@ -144,7 +144,7 @@ MISTAKES = [
     ("evaluation.passage_stride=5", "evaluation: passage_stride is more than passage_words, and skips words; lower"),
     ("evaluation={passage_words: 3, passage_stride: 4}", "evaluation: passage_stride is more than passage_words, and"),
     ("arms.joint_r8.ranking_weigth=0.5", "arms.joint_r8.ranking_weigth: unknown key (did you mean 'ranking_weight'?)"),
-    ("served={api: vlm, model: x}", "served.api: there is no served API 'vlm' (did you mean 'vllm'?); use cohere, j"),
+    ("served={api: vlm, model: x}", "served.api: there is no served API 'vlm' (did you mean 'vllm'?); use chat, c"),
     ("served={api: tei, model: x, key_variable: sk-01}", "served.key_variable: must be the NAME of an environment va"),
 ]
 OF_RETRIEVAL = [

@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
+from unimoe.config.labels import TrainingLabelConfig
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document
-from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig, LabelConfig, NegativesConfig
+from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig, NegativesConfig
 from unimoe.studies.biencoder.data import TrainingPairs, batches_per_epoch, epoch_batches, training_pairs, unjudged
 from unimoe.studies.biencoder.trainer import batch_backward, contrastive_loss
 from unimoe.studies.common.trained_model import freeze_lower_layers
@@ -107,7 +108,7 @@ def test_known_positives_of_other_rows(rule: str, target: bool, left_out: bool) 
 )
 def test_settings_that_cannot_be(keys: dict[str, Any], words: str) -> None:
     with pytest.raises((ValidationError, UsageError), match=words):
-        (LabelConfig if "collection" in keys else BiEncoderConfig).model_validate(keys)
+        (TrainingLabelConfig if "collection" in keys else BiEncoderConfig).model_validate(keys)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ tei-embed     its ``/embed``
 cohere        ``/v2/rerank`` at ``https://api.cohere.com/v2``, which bills a search for each 100 documents of a request
 jina          ``/v1/rerank`` at ``https://api.jina.ai/v1``; infinity and others speak it too
 openai        ``/v1/embeddings`` at ``https://api.openai.com/v1``; vLLM, TEI and infinity speak it too
+chat          ``/v1/chat/completions`` there, which vLLM and most others speak too: it grades pairs for ``unimoe label``
 
 An API of your own is registered under a name, which ``served.api`` may then be::
 
@@ -81,6 +82,7 @@ class Endpoint:
         largest_batch: items of one request that the API takes; None for any number.
         from_root: whether the path begins at the server's root.
         probability: whether the score is a probability, of which the logit is taken.
+        raw: whether the score is the logit of a model, before any activation.
         refuses_long: whether a text that is too long is refused with all beside it, so that ``served.max_length`` cuts
             it here.
     """
@@ -92,6 +94,7 @@ class Endpoint:
     largest_batch: int | None = None
     from_root: bool = False
     probability: bool = False
+    raw: bool = False
     refuses_long: bool = False
 
     def items(self, settings: ServedConfig) -> int:
@@ -110,11 +113,13 @@ class API:
         rerank: ``body(settings, query, documents)``, scores of texts.
         prompts: ``body(settings, prompts, yes_no)``, scores of prompts that are lists of token ids.
         embed: ``body(settings, texts)``, vectors of texts.
+        chat: ``body(settings, messages)``, the answer to a conversation.
     """
 
     rerank: Endpoint | None = None
     prompts: Endpoint | None = None
     embed: Endpoint | None = None
+    chat: Endpoint | None = None
 
 
 def number(value: Any, index: int) -> float:
@@ -143,6 +148,14 @@ def vector(value: Any, index: int) -> list[float]:
     if not isinstance(value, list) or not value:
         raise InputError(index, f"answered {_shown(value)} as a vector")
     return [number(entry, index) for entry in value]
+
+
+def reply(value: Any, index: int) -> str:
+    """Return the text of a chat model's message, empty where it has none; raise an ``InputError`` about another."""
+    if not isinstance(value, dict):
+        raise InputError(index, f"answered {_shown(value)} in place of a message")
+    text = value.get("content")
+    return text if isinstance(text, str) else ""
 
 
 def _field(value: Any, name: str) -> Any:
@@ -208,6 +221,10 @@ def _openai_embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any
     return {"model": settings.model, "input": _not_blank(texts), "encoding_format": "float"}
 
 
+def _chat(settings: ServedConfig, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
+    return {"model": settings.model, "messages": list(messages), "temperature": 0, "max_tokens": 16}
+
+
 def _ranking(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
     """Return what most APIs want, to have the scores of all documents."""
     return {"model": settings.model, "query": query, "documents": list(documents), "top_n": len(documents)}
@@ -219,14 +236,16 @@ def _not_blank(texts: Sequence[str]) -> list[str]:
 
 
 _SCORES, _RANKS = Rows("data", "score"), Rows("results", "relevance_score")
+_CHAT = Endpoint("/chat/completions", _chat, Rows("choices", "message"), batch=1, largest_batch=1)
 _GENERATIVE = Endpoint("/generative_scoring", vllm_prompts, _SCORES, from_root=True, probability=True)
 _EMBEDDINGS = Endpoint("/embeddings", _openai_embed, Rows("data", "embedding"), largest_batch=2048, refuses_long=True)
 
 register_api("vllm", API(prompts=_GENERATIVE))
-register_api("vllm-score", API(rerank=Endpoint("/score", _vllm_score, _SCORES)))
-register_api("vllm-rerank", API(rerank=Endpoint("/rerank", _vllm_rerank, _RANKS)))
-register_api("tei", API(rerank=Endpoint("/rerank", _tei_rerank, Rows(None, "score"), largest_batch=32)))
+register_api("vllm-score", API(rerank=Endpoint("/score", _vllm_score, _SCORES, raw=True)))
+register_api("vllm-rerank", API(rerank=Endpoint("/rerank", _vllm_rerank, _RANKS, raw=True)))
+register_api("tei", API(rerank=Endpoint("/rerank", _tei_rerank, Rows(None, "score"), largest_batch=32, raw=True)))
 register_api("tei-embed", API(embed=Endpoint("/embed", _tei_embed, Rows(None, None), largest_batch=32)))
 register_api("cohere", API(rerank=Endpoint("/rerank", _cohere_rerank, _RANKS, batch=100, largest_batch=1000)))
 register_api("jina", API(rerank=Endpoint("/rerank", _jina_rerank, _RANKS)))
 register_api("openai", API(embed=_EMBEDDINGS))
+register_api("chat", API(chat=_CHAT))

@@ -31,6 +31,14 @@ CHARACTERS_PER_TOKEN = 4
 """Of English prose, about."""
 
 
+class RefusedError(DataError):
+    """A server refuses a request for what it says."""
+
+
+class RefusedInputError(InputError):
+    """The same of one of a list of inputs."""
+
+
 class Client:
     """Asks one server at an address such as ``https://host/v1``; several threads may do so at a time.
 
@@ -78,7 +86,8 @@ class Client:
             said = self._connection.said(error.reason)
             raise InputError(error.index, self.named(f"{said}; check served.api, and the server's log")) from None
         except DataError as error:  # no answer at all
-            raise InputError(0, self.named(str(error))) from None
+            kind = RefusedInputError if isinstance(error, RefusedError) else InputError
+            raise kind(0, self.named(str(error))) from None
         usage = _usage(answer, self.settings)
         with self._counting:
             self.usage.update(usage)

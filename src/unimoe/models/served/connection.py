@@ -16,6 +16,7 @@ from aiolimiter import AsyncLimiter
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.limits import shortened
+from unimoe.models.served.client import RefusedError
 
 _WIDEST = 16_384 * 24
 """Bytes of the widest vector: so many numbers, with digits, exponent and comma."""
@@ -95,7 +96,7 @@ class Connection:
     def __init__(self, url: str, key: str | None, settings: ServedConfig) -> None:
         self._key, self._settings = key, settings
         api = APIS[settings.api]
-        items = max(one.items(settings) for one in (api.rerank, api.prompts, api.embed) if one)
+        items = max(one.items(settings) for one in (api.rerank, api.prompts, api.embed, api.chat) if one)
         longest = 2**20 + items * (_WIDEST if api.embed else _SCORE)
         try:
             self._client = openai.AsyncOpenAI(
@@ -115,11 +116,15 @@ class Connection:
         self._headers: Any = {"Authorization": f"Bearer {key}" if key else openai.Omit()}
 
     async def post(self, url: str, body: dict[str, Any]) -> Any:
-        """Return the answer to a request as JSON values; raise a ``DataError`` with a remedy where there is none."""
+        """Return the answer to a request as JSON values; raise a ``DataError`` with a remedy where there is none.
+
+        It is a ``RefusedError`` where the server wants no such request.
+        """
         try:
             return await self._client.post(url, cast_to=object, body=body, options={"headers": self._headers})
         except (openai.OpenAIError, ValueError) as failure:  # the last: JSON that is cut
-            raise DataError(self._reason(failure)) from None
+            kind = RefusedError if getattr(failure, "status_code", None) in (400, 413, 422) else DataError
+            raise kind(self._reason(failure)) from None
 
     def said(self, error: Exception | str) -> str:
         """Return a message in one short line, without the key."""

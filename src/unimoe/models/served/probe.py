@@ -38,11 +38,12 @@ class _Record(Strict):
     answers: list[float]
 
 
-def served_identity(client: Client, ask: Callable[[], Sequence[float]], *asked: Any) -> str:
+def served_identity(client: Client, ask: Callable[[], Sequence[float]], *asked: Any, room: float = 0.0) -> str:
     """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint.
 
     ``ask`` asks about the probe texts. A file in the user's cache keeps the first answers, whose hash is the
-    fingerprint; ``asked`` is what they depend on besides the server, its model and the settings that name it.
+    fingerprint; ``asked`` is what they depend on besides the server, its model and the settings that name it. Answers
+    may move by ``room`` at least.
 
     Raises:
         DataError: the server does not answer, or its answers have moved, so that another model answers under the same
@@ -61,7 +62,7 @@ def served_identity(client: Client, ask: Callable[[], Sequence[float]], *asked: 
         of = {"server": client.url, **settings.model_dump(include={"api", "model", "revision"})}
         first = [float(f"{value:.6g}") for value in found]
         write_json(record, of | {"answers": first})
-    room = settings.probe_tolerance * max(float(np.ptp(first)), 1e-6)
+    room = max(room, settings.probe_tolerance * max(float(np.ptp(first)), 1e-6))
     moved = max(map(abs, np.subtract(found, first))) if len(found) == len(first) else np.inf
     if moved > room:
         far = f"by {moved:.3g}, with {room:.3g} allowed" if np.isfinite(moved) else "in their number"

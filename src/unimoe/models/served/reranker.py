@@ -62,6 +62,7 @@ class ServedReranker(Reranker):
         self.at_once, self._answered = settings.requests_in_flight, 0.0
         self._batch = endpoint.items(settings)
         self._read = margin if endpoint.probability else number
+        self.logits = endpoint.probability or endpoint.raw
         self.name = served_name(settings)
         self.usage = self._client.usage
         self._tokenizer: PairTokenizer | None = None  # where the prompt is ours

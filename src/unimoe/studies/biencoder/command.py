@@ -1,4 +1,4 @@
-"""The commands ``train-biencoder`` and ``label-pairs``. Heavy modules are imported when a command runs."""
+"""The command ``train-biencoder``, and the tuning. Heavy modules are imported when a command runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from unimoe.cli.options import (
     Override,
     comma_separated,
     given_options,
-    opened_engine,
     quiet_libraries,
     refuse_torchrun,
     with_engine,
@@ -90,38 +89,4 @@ def tune_biencoder(
     run_study(study, where, given_options(config, named, seeds=seeds, only=only), plan=plan)
 
 
-@with_engine
-def label_pairs(
-    collection: Annotated[str, typer.Option("--dataset", help="The collection to label: nfcorpus, path:DIR, ...")],
-    output_dir: Annotated[
-        Path, typer.Option(help="Folder of the new collection, then named path:DIR; must not exist yet.")
-    ],
-    reranker: Annotated[
-        str | None,
-        typer.Option("--model", "--reranker", help="A reranker as evaluate --model names it; SmolLM2 by default."),
-    ] = None,
-    config: Annotated[Path, typer.Option(help="A YAML file, or the name of a shipped one.")] = Path("biencoder/labels"),
-    override: Override = None,
-    *,
-    where: EngineSettings,
-) -> None:
-    """Make training data without judgments: sample queries, search deep, and let a reranker grade the pairs.
-
-    Prints how well the labels agree with real judgments, where there are any. Run it again to resume a killed run.
-    """
-    from unimoe.config.files import load_config
-    from unimoe.studies.biencoder.config import LabelConfig
-
-    refuse_torchrun("this study")
-    quiet_libraries()
-    named = [f"collection={collection}", *([f"reranker={reranker}"] if reranker else [])]
-    settings = load_config(LabelConfig, config, [*(override or []), *named])
-    from unimoe.models.device import choose_device
-    from unimoe.studies.biencoder import labels
-
-    where.use_threads()
-    with opened_engine(where) as opened:
-        labels.label_pairs(settings, output_dir, choose_device(where.here), opened)
-
-
-COMMANDS = {"train-biencoder": train_biencoder, "label-pairs": label_pairs}
+COMMANDS = {"train-biencoder": train_biencoder}

@@ -1,4 +1,4 @@
-"""Configuration of bi-encoder training and of labels made by a reranker."""
+"""Configuration of bi-encoder training."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from unimoe.config import BM25Config, PromptConfig
-from unimoe.config.base import Count, EncoderConfig, Fraction, MetricName, Name, Positive, Section, Width
+from unimoe.config import BM25Config
+from unimoe.config.base import Count, EncoderConfig, MetricName, Name, Positive, Section, Width
 from unimoe.config.training import Schedule
 from unimoe.studies.common.splits import SplitConfig
 
@@ -158,68 +158,4 @@ class BiEncoderConfig(Section):
             raise ValueError("freeze_base leaves nothing to train without out_dim; set one of them")
         if self.freeze_base and self.frozen_layers:
             raise ValueError("frozen_layers has no effect with freeze_base; leave one of them out")
-        return self
-
-
-class SamplingConfig(Section):
-    """The choice of queries to label.
-
-    Attributes:
-        queries: at most this many, a seeded sample; null for all that pass.
-        min_words: fewest words of a query.
-        max_words: most words of a query.
-        characters: most characters of a query.
-        letters: smallest share of letters and digits among the characters that are not white space.
-        seed: decides the sample.
-    """
-
-    queries: Count | None = 200
-    min_words: Count = 2
-    max_words: Count = 32
-    characters: Count = 256
-    letters: Fraction = 0.7
-    seed: Whole = 0
-
-    @model_validator(mode="after")
-    def _words_in_order(self) -> SamplingConfig:
-        if self.min_words > self.max_words:
-            raise ValueError(f"min_words {self.min_words} is above max_words {self.max_words}")
-        return self
-
-
-class LabelConfig(Section):
-    """Pseudo-judgments: queries are sampled, the first stage searches deep, a reranker grades the candidates.
-
-    Attributes:
-        collection: a name of the catalogue.
-        split: queries to sample, with the judgments that the labels are compared with.
-        test_split: its real judgments are copied beside the labels, so that a training on them can be tested; null for
-            none.
-        sampling: the choice of queries.
-        depth: candidates of a query.
-        bm25: the first stage's parameters.
-        reranker: any that ``evaluate --model`` takes: a causal language model, ``cross-encoder:``, ``monot5:``,
-            ``rankllama:``, the checkpoint folder of an arm, or ``python:MODULE:FUNCTION``.
-        prompt: the prompt of a causal language model; a checkpoint has its own.
-        thresholds: ascending; a pair's grade is the number of them that its P(yes) reaches, 0 for not relevant.
-        max_length: tokens of one pair.
-        shard_queries: queries of one shard; a killed run loses at most one shard.
-    """
-
-    collection: str
-    split: str = "train"
-    test_split: str | None = None
-    sampling: SamplingConfig = SamplingConfig()
-    depth: Count = 1000
-    bm25: BM25Config = BM25Config()
-    reranker: str = "bundled:smollm2-135m-instruct"
-    prompt: PromptConfig = PromptConfig()
-    thresholds: list[Annotated[float, Field(gt=0, le=1)]] = Field(default=[0.5], min_length=1)
-    max_length: Annotated[int, Field(ge=16)] = 512
-    shard_queries: Count = 8
-
-    @model_validator(mode="after")
-    def _thresholds_ascend(self) -> LabelConfig:
-        if any(low >= high for low, high in zip(self.thresholds, self.thresholds[1:], strict=False)):
-            raise ValueError(f"thresholds {self.thresholds} must ascend")
         return self

@@ -16,6 +16,7 @@ from support.studies import SPLITS, topics_folder
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.cli.options import given_options
 from unimoe.config.files import config_root, load_config
+from unimoe.config.labels import LabelConfig, TrainingLabelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results.folder import Results
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -52,6 +53,8 @@ def test_shipped_configs_are_read() -> None:
         load_config(CrossEncoderConfig, path)
     for name in ("default", "seed002"):
         load_config(BiEncoderConfig, Path("biencoder") / name)
+    load_config(TrainingLabelConfig, "biencoder/labels")
+    load_config(LabelConfig, "labels")
 
 
 def test_settings_are_tried_in_their_order_and_sections_keep_their_other_keys() -> None:
