@@ -47,8 +47,9 @@ class JudgedDataset:
 
     def predicted_by(self, content: QrelsContent, metrics: Sequence[MetricLike] = ()) -> JudgedDataset:
         """Read a model's judgments, which must cover these queries and others: else a DataError."""
-        read = judgments(content, self.dataset, self.level, metrics)
-        model = replace(read, name=read.name if isinstance(content, Path) else f"predicted {read.name}")
+        read = judgments(content, self.dataset, None, metrics)
+        name = read.name if isinstance(content, Path) else f"predicted {read.name}"
+        model = replace(read, name=name, level=read.stated or self.level)  # a model's grades have a scale of their own
         if lacking := [query for query in self.qrels if query not in model.qrels]:
             raise DataError(
                 f"{model.name}: no judgments of {some_ids(lacking)}, which {self.name} judges; the model must judge "
