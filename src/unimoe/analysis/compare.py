@@ -34,7 +34,7 @@ from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS
-from unimoe.results.clusters import Clusters
+from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
 from unimoe.results.runs.sources import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
@@ -81,6 +81,7 @@ def compare(
     simultaneous: bool = False,
     clusters: Mapping[str, str] | Path | str | None = None,
     topics: str = "shared",
+    groups: Mapping[str, str] | Path | str | None = None,
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
@@ -127,6 +128,8 @@ def compare(
             cluster (paraphrases, topics of one user) are no independent draws: intervals and tests are over clusters.
         topics: ``separate`` where ids of queries coincide on several datasets by chance; else queries with one id, or
             with one text, are one topic, drawn with all its datasets.
+        groups: ``{query id: group}``, or the path of a file with such lines: differences by group, and whether they
+            vary between groups, are in ``groups()`` then.
 
     Raises:
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
@@ -169,7 +172,8 @@ def compare(
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)
     grouped = None if clusters is None else Clusters.read(_content(clusters))
-    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}", clusters=grouped)
+    kinds = None if groups is None else Groups.given(_content(groups))
+    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}", clusters=grouped, groups=kinds)
     how = {"correction": correction, "family": family, "chosen": chosen or {}, "simultaneous": simultaneous}
     return SystemComparison(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
 
