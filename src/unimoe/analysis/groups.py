@@ -21,7 +21,7 @@ from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.scores import Aligned, Runs, align, collect, drawn_together
 from unimoe.analysis.statistics.estimates import Estimate, Linear, LossRatios, Quantity, holm
 from unimoe.analysis.statistics.simultaneous import corrected, joint, level
-from unimoe.analysis.statistics.variance import Array, Estimand, Terms
+from unimoe.analysis.statistics.variance import Array, Estimand
 from unimoe.core.grouping import natural_key
 from unimoe.results.clusters import Codes
 from unimoe.results.folder import Results
@@ -153,8 +153,10 @@ def _interaction(whole: Aligned, *, ratio: bool, estimand: Estimand) -> Interact
     several, alpha = len(names) > 2, ALPHA
     pair, gap = min(gaps.items(), key=lambda item: _p(item[1], by_t=several))
     p = _p(gap, by_t=several)
-    if several:
-        smallest = _smallest(terms, len(names))
+    if several:  # groups take the place of systems whose runs pair: a run scores on all; both arms' runs add freedom
+        freedom = sum(int(runs) - 1 for runs in terms[pair].runs)
+        of_pairs = {two: replace(of, runs=(freedom + 1,) if freedom else ()) for two, of in terms.items()}
+        smallest = joint(of_pairs, [freedom + 1] * len(names)).of_all
         p, alpha = corrected(p, smallest), level(smallest)
     interval = gap.bound(alpha / 2.0), gap.bound(1.0 - alpha / 2.0)
     return Interaction((names[pair[0]], names[pair[1]]), gap.value, interval, p)
@@ -184,14 +186,3 @@ def _p(gap: Estimate, *, by_t: bool) -> float:
     By t alone, small groups of skewed differences would be told apart from large ones too often.
     """
     return max(replace(gap, by_t=by_t).p or 0.0, 2.0 * (1.0 - max(gap.held(0.0))))
-
-
-def _smallest(terms: Mapping[tuple[int, int], Terms], number: int) -> Array:
-    """Return the smallest p of draws in which no two of some groups differ, ascending.
-
-    Groups take the place of systems whose runs pair, since a run scores on all of them. Two arms' runs give as many
-    degrees of freedom as both have.
-    """
-    freedom = sum(int(runs) - 1 for runs in next(iter(terms.values())).runs)
-    of_pairs = {pair: replace(of, runs=(freedom + 1,) if freedom else ()) for pair, of in terms.items()}
-    return joint(of_pairs, [freedom + 1] * number).of_all

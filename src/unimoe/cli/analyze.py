@@ -136,10 +136,11 @@ def _analyze(
             say(str(path))
         return
     path = report.write_report(analysis)
-    scores = generate_comparison_table(results, analysis.all_comparisons)
-    for table in (scores, mteb_table(results), groups_table(results, analysis.by_group)):
-        if table.groups and part == "all":
-            stdout.print(table.to_rich(), crop=False)
+    if part == "all":
+        scores = generate_comparison_table(results, analysis.all_comparisons)
+        for table in (scores, mteb_table(results), groups_table(results, analysis.by_group)):
+            if table.groups:
+                stdout.print(table.to_rich(), crop=False)
     if analysis.outcomes:
         say(f"\n{gate_lines(analysis.registration, analysis.outcomes)}")
     else:
