@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from unimoe.analysis.comparisons import ALPHA
 from unimoe.analysis.formats import metric_name
-from unimoe.analysis.groups import ByGroup, OfGroup
+from unimoe.analysis.groups import ByGroup
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.variance import ESTIMANDS
-from unimoe.analysis.tables.cells import ABSENT, Cell, Cells, caveat_notes, row_groups
+from unimoe.analysis.tables.cells import Cell, Cells, caveat_notes, row_groups
 from unimoe.analysis.tables.table import Table
 from unimoe.core.grouping import gathered
 from unimoe.results.folder import Results
@@ -29,7 +29,8 @@ def groups_table(results: Results, found: Sequence[ByGroup]) -> Table:
     """Return a row for each group of each pair of arms; notes say whether the values vary between groups."""
     kinds = {one.ratio for one in found}
     value = "Delta or TIR (%)" if len(kinds) > 1 else "TIR (%)" if kinds == {True} else "Delta"
-    rows = ((f"{one.key}, {metric_name(one.metric)}: {one.name}", _row(one, row)) for one in found for row in one.rows)
+    named = ((f"{one.key}, {metric_name(one.metric)}: {one.name}", one) for one in found)
+    rows = ((heading, _cells(row)) for heading, one in named for row in groups_as_rows([one]))
     return Table(
         name="by_group",
         title="By group",
@@ -41,16 +42,13 @@ def groups_table(results: Results, found: Sequence[ByGroup]) -> Table:
     )
 
 
-def _row(one: ByGroup, row: OfGroup) -> Cells:
-    value, (low, high) = row.estimate.value, row.estimate.interval or (None, None)
+def _cells(row: Mapping[str, Any]) -> Cells:
+    values = {name: None if row[name] is None else 100 * row[name] for name in ("value", "low", "high")}
     return (
-        Cell(row.group),
-        Cell.count(row.queries),
-        *(Cell.mean([100 * mean]) for mean in row.means[:: -1 if one.ratio else 1]),
-        Cell.signed(100 * value) if math.isfinite(value) else Cell(ABSENT),
-        *(Cell.signed(end and 100 * end, keep_side=True) for end in (low, high)),
-        Cell.p(row.p),
-        Cell.p(row.p_corrected),
+        *(Cell(row["group"]), Cell.count(row["queries"])),
+        *(Cell.mean([100 * row[name]]) for name in ("system_mean", "baseline_mean")),
+        *(Cell.signed(value, keep_side=name != "value") for name, value in values.items()),
+        *(Cell.p(row[name]) for name in ("p", "p_corrected")),
     )
 
 
