@@ -95,7 +95,7 @@ def percent(said: int, of: int) -> str:
 def main() -> None:
     """Simulate each cell and print its row; then levels of cells with one number of seeds and one set of sizes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--reps", type=int, default=200, help="experiments of each cell")
+    parser.add_argument("--reps", type=int, default=100, help="experiments of each cell")
     reps, start = parser.parse_args().reps, time.perf_counter()
     cells: list[Cell] = list(product(SIZES, SEEDS, SHAPES, (False, True), GAINS[:1]))
     cells += [("150/150", seeds, "normal", False, gain) for seeds in SEEDS for gain in GAINS[1:]]
