@@ -22,12 +22,14 @@ from unimoe.analysis.drilldown import Drilled, QueryCase, drill_down_all, drille
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
 from unimoe.analysis.gates.judging import GateOutcome, Judgment, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in
+from unimoe.analysis.groups import ByGroup, compare_groups
 from unimoe.analysis.robustness import with_checks
 from unimoe.analysis.saved_comparison import Correction, TestFamily, check_choice, saved_comparison
 from unimoe.analysis.standings import Chosen, corrected_together, standings
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import correction_text, significance_marks
+from unimoe.analysis.tables.groups import groups_as_rows
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, path_of
@@ -139,6 +141,12 @@ class Analysis:
         """Those of all comparisons that are on main metrics, with their averages."""
         return tuple(test for test in self.all_comparisons if test.main)
 
+    @cached_property
+    def by_group(self) -> tuple[ByGroup, ...]:
+        """Each judgment, and each comparison of systems on a main metric, by groups of queries; empty without these."""
+        asked = self._compares_systems or not self.judgments
+        return compare_groups(self.results, self.judgments, self.comparisons if asked else ())
+
     @property
     def checks(self) -> tuple[Check, ...]:
         """What the doors found of runs and judgments, and which comparisons depend on it."""
@@ -234,6 +242,16 @@ class SystemComparison(Shown, Analysis):
         import pandas as pd
 
         return pd.DataFrame(self.rank_rows)
+
+    def groups(self) -> pd.DataFrame:
+        """Return a row for each group of queries of each two systems: difference or TIR, with interval and p.
+
+        ``p_corrected`` is by Holm over the groups. ``varies_p`` is the test of whether the difference varies between
+        groups, and ``between`` the two groups that differ most surely. Without rows where no groups were given.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(groups_as_rows(self.by_group))
 
     def table(self, layout: Layout = "systems") -> Table:
         """Return the systems in rows.

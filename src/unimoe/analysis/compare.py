@@ -34,7 +34,7 @@ from unimoe.core.errors import DataError, UsageError, users_code
 from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS
-from unimoe.results.clusters import Clusters
+from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import score_systems
 from unimoe.results.runs.sources import QrelsContent, RunContent, RunSource, Scoring, judged_by, judgments, refuse_draws
@@ -82,6 +82,7 @@ def compare(
     clusters: Mapping[str, str] | Path | str | None = None,
     topics: str = "shared",
     predicted_qrels: str | QrelsContent | Mapping[str, str | QrelsContent] | None = None,
+    groups: Mapping[str, str] | Path | str | None = None,
 ) -> SystemComparison:
     """Compare systems by their runs: scores, intervals, and who beats whom, on one dataset or several.
 
@@ -131,6 +132,8 @@ def compare(
         predicted_qrels: judgments by a model, in the form of ``qrels``; with several datasets, of those that have some.
             Then ``qrels`` are those of people on a random sample of the queries, and the estimates are
             prediction-powered: right whatever the model's errors, and narrower the better it judges.
+        groups: ``{query id: group}``, or the path of a file with such lines: differences by group, and whether they
+            vary between groups, are in ``groups()`` then.
 
     Raises:
         UsageError: unknown names, metrics or allowances, or fewer than two systems.
@@ -178,7 +181,8 @@ def compare(
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)
     grouped = None if clusters is None else Clusters.read(_content(clusters))
-    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}", clusters=grouped)
+    kinds = None if groups is None else Groups.given(_content(groups))
+    found = score_systems(sources, scoring, f"comparison of {', '.join(ordered)}", clusters=grouped, groups=kinds)
     how = {"correction": correction, "family": family, "chosen": chosen or {}, "simultaneous": simultaneous}
     return SystemComparison(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
 

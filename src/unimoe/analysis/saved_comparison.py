@@ -16,7 +16,7 @@ from unimoe.analysis.statistics.estimates import holm
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, hash_json, read_json, write_json
 from unimoe.results import DrillDown, drilldown_path, read_drilldown, result_files, result_path, write_result
-from unimoe.results.clusters import FILE
+from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.folder import Results
 
 Correction = Literal["holm", "bh", "bonferroni", "none"]
@@ -89,9 +89,10 @@ def save_comparison(
     if gates is not None and not (folder / MARKER).exists():
         register(gates, folder)
     write_json(folder / MARKER, here.model_dump(mode="json"))
-    (folder / FILE).unlink(missing_ok=True)
-    if results.clusters:
-        results.clusters.write(folder, dict.fromkeys(query for r in results.firsts for query in r.per_query))
+    for name in (Clusters.FILE, Groups.FILE):
+        (folder / name).unlink(missing_ok=True)
+    for of_queries in filter(None, (results.clusters, results.groups)):
+        of_queries.write(folder, dict.fromkeys(query for r in results.firsts for query in r.per_query))
     for place, result in places.items():
         detail = None
         if results.details:
@@ -130,9 +131,8 @@ def _remove(folder: Path, saved: Saved) -> None:
             for parent in path.parents[:4]:  # as far as they are empty now
                 if not any(parent.iterdir()):
                     parent.rmdir()
-    (folder / REGISTERED).unlink(missing_ok=True)
-    (folder / FILE).unlink(missing_ok=True)
-    (folder / MARKER).unlink(missing_ok=True)
+    for name in (REGISTERED, Clusters.FILE, Groups.FILE, MARKER):
+        (folder / name).unlink(missing_ok=True)
 
 
 def adjusted(p_values: Sequence[float], correction: Correction) -> list[float]:

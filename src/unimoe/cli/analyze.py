@@ -116,6 +116,7 @@ def _analyze(
     from unimoe.analysis.gates.definitions import load_gates
     from unimoe.analysis.gates.output import gate_lines
     from unimoe.analysis.report.systems import systems_headlines
+    from unimoe.analysis.tables.groups import groups_table
     from unimoe.analysis.tables.mteb import mteb_table
     from unimoe.analysis.tables.scores import generate_comparison_table
     from unimoe.results.folder import load_all_results
@@ -135,11 +136,11 @@ def _analyze(
             say(str(path))
         return
     path = report.write_report(analysis)
-    for table in (
-        (generate_comparison_table(results, analysis.all_comparisons), mteb_table(results)) if part == "all" else ()
-    ):
-        if table.groups:
-            stdout.print(table.to_rich(), crop=False)
+    if part == "all":
+        scores = generate_comparison_table(results, analysis.all_comparisons)
+        for table in (scores, mteb_table(results), groups_table(results, analysis.by_group)):
+            if table.groups:
+                stdout.print(table.to_rich(), crop=False)
     if analysis.outcomes:
         say(f"\n{gate_lines(analysis.registration, analysis.outcomes)}")
     else:

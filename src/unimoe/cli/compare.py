@@ -20,18 +20,8 @@ _OF_VERDICTS = ("looks", "specialist_name", "joint_name")
 _OF_RUNS = ("qrels", "predicted_qrels", "relevance_level", "queries", "depth", "paired", "untrained")
 _ARMS = ("specialist", "joint", "baseline", "systems", "predictions", "dataset")
 # What says what was compared.
-_RECORDED = (
-    *_ARMS,
-    "untrained",
-    "qrels",
-    "predicted_qrels",
-    "relevance_level",
-    "depth",
-    "allow",
-    "looks",
-    "clusters",
-    "topics",
-)
+_GIVEN = ("qrels", "predicted_qrels", "relevance_level", "depth", "allow", "looks", "clusters", "topics", "groups")
+_RECORDED = (*_ARMS, "untrained", *_GIVEN)
 _EXAMPLE = {"bm25": "", "specialist": "-*", "joint": "-*", "zero_shot": ""}  # and how a system's seeds are named
 
 
@@ -155,6 +145,13 @@ class Options:
         typer.Option(
             help="Clusters of queries, lines of query id, tab, cluster id, such as paraphrases or topics of one user: "
             "intervals and tests are over whole clusters. By default those that --results holds."
+        ),
+    ] = None
+    groups: Annotated[
+        Path | None,
+        typer.Option(
+            help="Groups of queries, lines of query id, tab, group: differences or TIR by group, and a test of whether "
+            "they vary between groups. By default the `group` of each line of --queries, or those that --results holds."
         ),
     ] = None
     topics: Annotated[

@@ -23,6 +23,7 @@ from unimoe.analysis.saved_comparison import CORRECTED, MARKER, saved_comparison
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, judged_table, standings_table
+from unimoe.analysis.tables.groups import groups_as_rows, groups_table
 from unimoe.analysis.tables.scores import generate_comparison_table
 from unimoe.checks import lines
 from unimoe.cli.compare import Options
@@ -30,6 +31,7 @@ from unimoe.cli.models import ModelOptions
 from unimoe.cli.run_files import (
     Pattern,
     as_run_files,
+    groups_in,
     is_scored,
     name_systems,
     once,
@@ -42,7 +44,7 @@ from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import DataError, UsageError, refuse_missing
 from unimoe.core.grouping import gathered
 from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
-from unimoe.results.clusters import Clusters
+from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.comparability import with_metrics
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.runs.building import NO_FOLDER, TASK, ScoredSystems, score_systems
@@ -216,9 +218,12 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     if options.topics:
         chosen = [r.model_copy(update={"config": r.config | {"topics": options.topics}}) for r in chosen]
     clusters = Clusters.read(options.clusters) if options.clusters else None
-    if clusters:
-        clusters.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
-    results = Results(target or folder, chosen, allow=allow, clusters=clusters or held.clusters)
+    groups = Groups.given(options.groups) if options.groups else None
+    for given in filter(None, (clusters, groups)):
+        given.refuse_others({first.key: first.per_query for first in held.firsts if first.key in keys}, whole=False)
+    results = Results(
+        target or folder, chosen, allow=allow, clusters=clusters or held.clusters, groups=groups or held.groups
+    )
     _warn(results.notes(results.dataset_keys))
     how = {name: getattr(saved, name) for name in CORRECTED} if saved else {}
     if options.pairs == "baseline":  # simultaneous is about all pairs
@@ -266,6 +271,7 @@ def _scored(options: Options, sources: Sequence[RunSource], scoring: Scoring, ex
         given=options.recorded,
         output_dir=options.output_dir or NO_FOLDER,
         clusters=Clusters.read(options.clusters) if options.clusters else None,
+        groups=Groups.given(options.groups) if options.groups else groups_in(options.queries, sources),
         on_run=say_read,
     )
     _warn(scored.warnings)
@@ -305,6 +311,8 @@ def _verdict(table: SystemComparison) -> Iterable[str | Table]:
     yield from _at_risk(table)
     yield f"\n{_levels(table.results)}\n"
     yield generate_comparison_table(table.results, table.all_comparisons)
+    if table.by_group:
+        yield groups_table(table.results, table.by_group)
     for item in table.judgments:
         for row in item.rows:
             if cases := table.cases[item.name, row.datasets[0]]:
@@ -327,6 +335,8 @@ def _systems(options: Options, found: _Found) -> Iterable[str | Table]:
     of_pairs = (standings_table, judged_table)
     yield from (made for make in of_pairs if (made := make(table.results, table.comparisons)).groups)
     yield comparisons_table(table.results, table.comparisons)
+    if table.by_group:
+        yield groups_table(table.results, table.by_group)
     for of in table.drilled if options.queries else ():  # many pairs have fewer queries each
         cases, top = table.cases[of.name, of.found.datasets[0]], max(3, min(TOP, 3 * TOP // len(table.drilled)))
         if cases:
@@ -380,6 +390,7 @@ def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any
             for run in runs
         ],
         "clusters": results.cluster_numbers,
+        "by_group": groups_as_rows(table.by_group),
         "caveats": list(results.caveats),
         "warnings": found.scored.warnings if found.scored else [],
         "checks": [asdict(check) for check in table.checks],

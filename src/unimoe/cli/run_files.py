@@ -26,6 +26,7 @@ from unimoe.core.io import named_errors
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import text_lines
 from unimoe.results import arm_dir, qrels_path, read_result, run_beside, seed_name
+from unimoe.results.clusters import Groups
 from unimoe.results.comparability import refuse_other_data
 from unimoe.results.folder import result_paths
 from unimoe.results.runs.sources import JudgedDataset, RunSource, judged_by, judgments, refuse_draws
@@ -136,6 +137,26 @@ def read_queries(path: Path) -> dict[str, str]:
         if texts.setdefault(query_id, text) != text:
             raise DataError(f"{path}:{number}: query {query_id!r} has two texts; remove one of them")
     return texts
+
+
+def groups_in(queries: str | None, sources: Sequence[RunSource]) -> Groups | None:
+    """Return the groups that the JSON lines of ``--queries`` name, as ``group`` or in BEIR's ``metadata``.
+
+    None where the judged queries have fewer than two. A query with two groups is a DataError.
+    """
+    found = dict[str, str]()
+    files = dict.fromkeys(queries.replace(PLACE, source.judged.dataset) for source in sources) if queries else ()
+    for file in files:
+        for number, line in text_lines(Path(file)):
+            record = json.loads(line) if line.startswith("{") else {}
+            metadata = record.get("metadata")
+            group = record.get("group", metadata.get("group") if isinstance(metadata, dict) else None)
+            if group is not None and str(group).strip():
+                query_id, group = str(record["_id"]).strip(), str(group).strip()
+                if found.setdefault(query_id, group) != group:
+                    raise DataError(f"{file}:{number}: query {query_id!r} is in two groups; leave one")
+    of_judged = {query_id: found[query_id] for source in sources for query_id in source.judged.qrels.keys() & found}
+    return Groups(f"group in {', '.join(files)}", of_judged) if len(set(of_judged.values())) > 1 else None
 
 
 def select_datasets(

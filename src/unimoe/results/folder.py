@@ -26,7 +26,7 @@ from unimoe.results import (
     safe_name,
     seed_name,
 )
-from unimoe.results.clusters import FILE, Clusters, Codes, by_cluster, cluster_sums
+from unimoe.results.clusters import Clusters, Codes, Groups, by_cluster, cluster_sums
 from unimoe.results.comparability import comparable, name_of, refuse_other_labels, remarks
 from unimoe.results.logs import Log, read_logs
 from unimoe.results.topics import SEPARATE, Asked, IdPairs, repeated_texts, said_of_shared, shared_topics
@@ -63,11 +63,12 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         details: Mapping[tuple[str, Seed, str], Details] | None = None,
         repeated_queries: Mapping[str, IdPairs] | None = None,
         clusters: Clusters | None = None,
+        groups: Groups | None = None,
     ) -> None:
         """Take results that have been read; ``allow`` and errors are those of ``load_all_results``.
 
         ``details`` are texts and ranks of queries that no sidecar holds. ``repeated_queries`` are those of rankings by
-        ``task/dataset``; by default they are found by their texts. ``clusters`` are those of queries.
+        ``task/dataset``; by default they are found by their texts. ``clusters`` and ``groups`` are those of queries.
         """
         super().__init__()
         self.output_dir = output_dir
@@ -77,6 +78,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         self.logs = dict(logs or {})
         self.details = dict(details or {})
         self.clusters = clusters
+        self.groups = groups
         self._typed = {(r.config_name, r.seed, r.key): r for r in self.everything}
         if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
@@ -349,11 +351,11 @@ def load_all_results(
         if wanted <= set(found.values()):
             paths = [path for path, place in found.items() if place in wanted]
     logs = read_logs(output_dir) if only is None else None
-    clusters = Clusters.read(output_dir / FILE) if (output_dir / FILE).exists() else None
+    clusters, groups = Clusters.kept(output_dir), Groups.kept(output_dir)
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
-    results = Results(output_dir, _read(output_dir, paths), logs, allow=allowed, clusters=clusters)
-    if clusters:
-        clusters.refuse_others({first.key: first.per_query for first in results.firsts}, whole=only is None)
+    results = Results(output_dir, _read(output_dir, paths), logs, allow=allowed, clusters=clusters, groups=groups)
+    for of_queries in filter(None, (clusters, groups)):
+        of_queries.refuse_others({first.key: first.per_query for first in results.firsts}, whole=only is None)
     return results
 
 

@@ -194,7 +194,7 @@ def test_what_does_not_fit_is_refused(here: Path, tmp_path: Path) -> None:
     ]
     for options, code, words in refused:
         assert_refused(compare(*options), code, words)
-    (tmp_path / "clusters.tsv").write_text("".join(f"{query}\tc\n" for query in LABELLED))
+    (tmp_path / "clusters.tsv").write_text("".join(f"{query}\tc\n" for query in TRUE))
     clustered = compare(*given, "llm.tsv", *SYSTEMS, "--clusters", tmp_path / "clusters.tsv")
     assert_refused(clustered, 2, "leave out --clusters")
 
@@ -214,3 +214,10 @@ def test_a_gate_scores_the_runs_beside_results_again(here: Path, tmp_path: Path)
     row = rows("human.tsv", "--predicted-qrels", "llm.tsv")["splade-bm25"]
     assert judgment.found.estimate.interval == pytest.approx((row["low"], row["high"]))
     assert any("as good as" in note for note in judgment.notes)
+
+
+def test_groups_are_compared_by_human_judgments_alone(here: Path, tmp_path: Path) -> None:
+    groups = {query: "even" if place % 2 else "odd" for place, query in enumerate(TRUE)}
+    (tmp_path / "groups.tsv").write_text("".join(f"{query}\t{of}\n" for query, of in groups.items()))
+    both = ("--qrels", "human.tsv", "--predicted-qrels", "llm.tsv", *SYSTEMS, "--groups", tmp_path / "groups.tsv")
+    assert "Groups on retrieval/human are compared by human judgments alone." in words_of(successful(compare(*both)))

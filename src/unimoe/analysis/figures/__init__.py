@@ -30,6 +30,7 @@ from unimoe.analysis.figures.gates import (
     forest_figure,
     gate_groups,
     power_figure,
+    query_groups,
 )
 from unimoe.analysis.figures.scores import critical_difference_figure, difference_figure, score_figure
 from unimoe.analysis.figures.style import annotate, looks, save, to_svg
@@ -48,6 +49,7 @@ from unimoe.results.logs import read_conflict_logs
 __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
 _MOST_COMPARISONS = 60  # rows of a figure of comparisons: more are for the table
+_MOST_BY_GROUP = 15  # pairs of systems with a row for each group of queries
 _OF_TIR = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
 _OF_DIFFERENCES = "system minus baseline, points (score x 100)"
 _ROWS = (
@@ -68,6 +70,8 @@ _CAPTIONS = {
     "comparisons": "Each two systems compared on the same queries. Line: 95 % interval of their difference, for other "
     "queries, and for other seeds of systems with several, each by itself. p: corrected for many tests, so that "
     "a line may miss 0 without a star; *: significant.",
+    "by-group": "Groups of queries (number) with 95 % intervals; p: of a group by itself, by Holm over groups. Whether "
+    "the {task} varies between groups is the test in the heading, and not which of these p are below .05.",
     "critical-difference": "Systems by their mean scores; a bar joins systems (points) of which no two differ "
     "significantly by simultaneous 95 % intervals of all differences (max-t on mean scores, not Nemenyi's test on "
     "mean ranks). They hold for other queries, and for other seeds of systems with several.",
@@ -173,6 +177,9 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
             yield "power", task, figure
     if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
         yield "comparisons", "", _comparisons_forest(analysis, analysis.comparisons)
+    for what, label in (("TIR", _OF_TIR), ("difference", _OF_DIFFERENCES)):
+        if found := [one for one in analysis.by_group if one.ratio == (what == "TIR")][:_MOST_BY_GROUP]:
+            yield "by-group", what, forest_figure(query_groups(found, seen), label)
     if not judgments and (places := standings(analysis.comparisons)):
         shown = [c for c in analysis.comparisons if (c.place, c.metric) in places]
         shown = corrected_together(shown, {}, simultaneous=True)

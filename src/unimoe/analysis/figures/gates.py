@@ -19,6 +19,7 @@ from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import Gate, Label
 from unimoe.analysis.gates.findings import bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
+from unimoe.analysis.groups import ByGroup
 from unimoe.analysis.statistics.estimates import Estimate
 from unimoe.analysis.statistics.power import half_width
 from unimoe.analysis.tables.cells import short_names
@@ -84,6 +85,22 @@ def comparison_groups(comparisons: Sequence[Comparison], looks: Mapping[str, Loo
         row = ForestRow(name, c.difference, f"{signed(100.0 * c.delta)} [{ends}]", label, looks[c.system])
         groups.setdefault(f"{c.key}, {metric_name(c.metric)} ({c.queries:,} queries)", []).append(row)
     return [CutoffGroup(heading, (0.0,), (), tuple(rows)) for heading, rows in groups.items()]
+
+
+def query_groups(found: Sequence[ByGroup], looks: Mapping[str, Look]) -> list[CutoffGroup]:
+    """Return each two arms on a dataset, a row for each group of queries; the heading has the test between groups."""
+    shown = []
+    for one in found:
+        rows = []
+        for of in one.rows:
+            ends = ", ".join(signed(100.0 * end, keep_side=True) for end in of.estimate.interval or ())
+            numbers = f"{signed(100.0 * of.estimate.value)} [{ends or 'no interval'}]"
+            p = "no test" if of.p_corrected is None else f"p {p_text(of.p_corrected)}"
+            rows.append(ForestRow(f"{of.group} ({of.queries:,})", of.estimate, numbers, p, looks[one.arms[one.ratio]]))
+        varies = "no test" if one.p_corrected is None else f"p {p_text(one.p_corrected)}"
+        heading = f"{one.key}, {metric_name(one.metric)}: {one.name}; varies between groups: {varies}"
+        shown.append(CutoffGroup(heading, (0.0,), (), tuple(rows)))
+    return shown
 
 
 def _regions(gate: Gate) -> tuple[tuple[str, float], ...]:

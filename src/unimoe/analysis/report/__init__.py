@@ -15,6 +15,7 @@ from unimoe.analysis.saved_comparison import CORRECTED, SUBFOLDER, save_comparis
 from unimoe.analysis.tables import Table
 from unimoe.analysis.tables.comparisons import comparisons_table, judged_table, standings_table
 from unimoe.analysis.tables.gates import gates_table
+from unimoe.analysis.tables.groups import groups_table
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import generate_comparison_table, overview_table, training_table
 from unimoe.core.errors import UsageError
@@ -60,7 +61,7 @@ def keep_comparison(
     kept = copy(compared)  # what was computed stays, save what rests on the folder
     kept.results = copy(compared.results)
     kept.results.output_dir = folder
-    for answer in ("registration", "outcomes", "cases"):
+    for answer in ("registration", "outcomes", "cases", "by_group"):
         vars(kept).pop(answer, None)
     tests = [(question.key, question.system, question.baseline) for question in compared.questions]
     tested = {name: getattr(compared, name) for name in CORRECTED}
@@ -82,6 +83,7 @@ def write_tables(analysis: Analysis) -> list[Table]:
         standings_table(results, comparisons),
         judged_table(results, comparisons),
         comparisons_table(results, comparisons),
+        groups_table(results, analysis.by_group),
         training_table(results),
         generate_comparison_table(results, analysis.all_comparisons),
         mteb_tasks_table(results),

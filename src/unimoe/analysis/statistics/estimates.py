@@ -145,23 +145,28 @@ class Linear:
 
 @dataclass(frozen=True)
 class LossRatios:
-    """``(first - second) / first`` of the arms' mean scores, averaged over several such ratios.
+    """``(first - second) / first`` of the arms' mean scores, averaged over several such ratios, or summed by shares.
 
     Each row of the weights, ``(ratios, datasets)``, adds up to 1.
     """
 
     weights: Array
+    shares: tuple[float, ...] = ()  # of each ratio in the sum; by default the same for all, as in their mean
 
     def value(self, means: Array) -> float:
         """Return the mean ratio; NaN where a denominator is not above 0."""
         first, second = (self.weights @ means).T
-        return float((1.0 - second / first).mean()) if first.min() > 0.0 else math.nan
+        return float(self._shares @ (1.0 - second / first)) if first.min() > 0.0 else math.nan
 
     def gradient(self, means: Array) -> Array:
         """Return the derivative: ``second / first ** 2`` and ``-1 / first`` of each ratio, spread over its datasets."""
         first, second = (self.weights @ means).T
-        by_ratio = np.stack([second / first**2, -1.0 / first], axis=1) / len(first)
+        by_ratio = np.stack([second / first**2, -1.0 / first], axis=1) * self._shares[:, None]
         return np.asarray(np.einsum("rd,ra->da", self.weights, by_ratio))
+
+    @property
+    def _shares(self) -> Array:
+        return np.array(self.shares or [1.0 / len(self.weights)] * len(self.weights))
 
 
 Quantity: TypeAlias = Linear | LossRatios  # a function of the arms' means, with its derivative by each of them

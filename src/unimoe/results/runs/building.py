@@ -18,7 +18,7 @@ from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
-from unimoe.results.clusters import Clusters
+from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.folder import Details, Results, Seed
 from unimoe.results.predicted import PredictedScores, agreement_of
 from unimoe.results.runs.predicting import predicted_scores, refuse_unranked
@@ -49,6 +49,7 @@ def score_systems(
     given: Sequence[str] = (),
     output_dir: Path = NO_FOLDER,
     clusters: Clusters | None = None,
+    groups: Groups | None = None,
     on_run: Callable[[ScoredRun], object] = lambda run: None,
 ) -> ScoredSystems:
     """Read and score the runs of some systems, one run at a time, and refuse what cannot be compared.
@@ -103,10 +104,11 @@ def score_systems(
             results.append(result)
             details[result.config_name, result.seed, result.key] = {q: run.details[q] for q in counted}
         repeats_of[results[-1].key] = _repeated(here, counted)
-    if clusters:
-        clusters.refuse_others({run.source.judged.dataset: run.source.judged.qrels for run in runs})
+    judged_by_run = [run.source.judged for run in runs]
+    for of_queries in filter(None, (clusters, groups)):
+        of_queries.refuse_others({one.dataset: (one.predicted or one).qrels for one in judged_by_run})
     allow = [name for name in scoring.allow if name == "duplicates"]
-    found = Results(output_dir, results, allow=allow, details=details, repeated_queries=repeats_of, clusters=clusters)
+    found = Results(output_dir, results, None, allow, details, repeats_of, clusters, groups)
     warnings += found.notes(found.dataset_keys)
     warnings += _across(runs)
     return ScoredSystems(found, runs, list(dict.fromkeys(warnings)))

@@ -149,7 +149,9 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         )
         image_of = zip(pairs.caption_ids, pairs.image_of, strict=True)
         lines = (f"{caption}\t{pairs.image_ids[row]}\n" for caption, row in image_of)
-        write_text(self.root / clusters.FILE, "".join(lines))  # gates too draw whole images, not captions of one
+        write_text(
+            self.root / clusters.Clusters.FILE, "".join(lines)
+        )  # gates too draw whole images, not captions of one
         path = arm_dir(self.root, arm, config.seed) / TRAINING_FILE
         if not path.exists() or read_json(path, dict[str, Any])["fingerprint"] != training.state.fingerprint:
             speed = {"ms_per_query": milliseconds_per_query(translator), "device": describe_device(training.device)}
