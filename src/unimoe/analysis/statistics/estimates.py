@@ -194,6 +194,33 @@ def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and
     return Estimate(value, estimand, unfit, 0.0, math.inf, None)
 
 
+def over_draws(values: Sequence[Array], drawn: Sequence[Array], draws: int, *, paired: bool) -> Estimate:
+    """Estimate the difference of two arms in a statistic that is no mean, from what it is in resamples of queries.
+
+    ``values`` are those of each arm's runs, ``drawn`` the same in each resample, ``(runs, resamples)``, the same
+    resamples for all runs, and ``draws`` the number of queries or clusters. Resamples have the variances over queries:
+    those of percentiles too, which leaving out one query at a time gets wrong. The runs' variance comes from their
+    values, as for a mean (docs/statistics.md, "Any statistic").
+    """
+    value = float(values[0].mean() - values[1].mean())
+    whole = drawn[0].mean(axis=0) - drawn[1].mean(axis=0)
+    together = [(values[0] - values[1], drawn[0] - drawn[1])] if paired else zip(values, drawn, strict=True)
+    several = [(runs, of_runs) for runs, of_runs in together if len(runs) > 1]
+    left = [
+        (of_runs - of_runs.mean(axis=0)).var(axis=1, ddof=1).sum() / (len(r) * (len(r) - 1)) for r, of_runs in several
+    ]
+    unbiased = draws / max(1, draws - 1)  # resamples vary as if the queries were all that there are
+    terms = Terms(
+        query=np.array([unbiased * whole.var(ddof=1)]),
+        run=np.array([runs.var(ddof=1) / len(runs) for runs, _ in several]),
+        residual=unbiased * np.array(left).reshape(len(left), 1),
+        queries=(draws,),
+        runs=tuple(len(runs) for runs, _ in several),
+    )
+    excess = (lambda cutoff: (value - cutoff, terms)) if terms.variance > 0.0 else None
+    return Estimate(value, "seeds_and_queries", "", terms.error, terms.freedom, terms, excess)
+
+
 def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand) -> str:
     """Return why no variance can be estimated, or a denominator is not clear of 0; empty where all is well."""
     if math.isnan(value):
