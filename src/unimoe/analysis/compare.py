@@ -77,6 +77,7 @@ def compare(
     depth: int | None = None,
     allow: str | Sequence[str] = (),
     paired: bool = False,
+    pool_runs: bool = False,
     untrained: Collection[str] = (),
     chosen: Chosen | None = None,
     simultaneous: bool = False,
@@ -119,6 +120,8 @@ def compare(
         depth: score only this many documents of each query.
         allow: what would be refused otherwise: ``queries``, ``zeros``, ``depth``, ``duplicates``, as in ``Scoring``.
         paired: whether run i of all systems shares data order and initial weights.
+        pool_runs: whether systems are of one recipe and vary alike from run to run: the runs of all estimate one
+            variance, which has more power where runs are few, and errs where some vary more than others.
         untrained: names of systems that are not one of many trainings, such as BM25, a hosted model or a public
             checkpoint; each has one run, and nothing is said of other seeds.
         chosen: how systems were chosen: ``dev``, or by their scores on these data from several settings, by number or,
@@ -166,7 +169,7 @@ def compare(
                     seed = None if system in no_seed else run
                     sources.append(RunSource(system, judged, seed, called[run], content))
     allowed = tuple(allow) if isinstance(allow, Iterable) and not isinstance(allow, str) else (allow,)
-    scoring = Scoring(names, depth=depth, allow=allowed, paired=paired, topics=topics)
+    scoring = Scoring(names, depth=depth, allow=allowed, paired=paired, pool_runs=pool_runs, topics=topics)
     ordered = in_order(list(systems), baseline)
     check_chosen(chosen or {}, ordered)
     grouped = None if clusters is None else Clusters.read(_content(clusters))

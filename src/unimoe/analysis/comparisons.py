@@ -7,14 +7,14 @@ and sign flips are a narrower check beside it: they hold for other queries and t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
 from unimoe.analysis.gates.findings import mean_difference, ratio_weights
-from unimoe.analysis.gates.scores import Aligned, Runs, align
+from unimoe.analysis.gates.scores import Aligned, Runs, align, seeds_on
 from unimoe.analysis.saved_comparison import Correction, TestFamily, adjusted, saved_comparison
 from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
@@ -71,6 +71,7 @@ class Comparison(Question):
     wins: int  # queries where the system scores higher, averaged over seeds
     ties: int
     losses: int
+    pooled: int = 0  # how many systems share one variance of a run, where that is declared; 0 where each has its own
     check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap
     check_p: float | None = None  # two-sided, from sign flips; never 0
     p_corrected: float | None = None  # ``p`` corrected for the tests of its family
@@ -320,6 +321,8 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
     keys, arms = question.place, (question.system, question.baseline)
     metric = question.metric or results.measured(keys[0])[0].main_metric
     scores = align(results, arms, keys, metric)
+    if results.pools_runs:
+        scores = replace(scores, pool=tuple(_other_runs(results, arms, keys, metric)))
     used = list(zip(keys, scores.by_dataset.values(), strict=True))
     blocks = [
         [results.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, of_key, strict=True)]
@@ -357,8 +360,20 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
         wins=int((delta > 0).sum()),
         ties=int((delta == 0).sum()),
         losses=int((delta < 0).sum()),
+        pooled=scores.pooled,
         elsewhere=over_collections(scores.moments, each, estimated.estimand)
         if len(each) >= FEWEST and not unfit
         else None,
     )
     return found, delta
+
+
+def _other_runs(results: Results, arms: Collection[str], keys: Sequence[str], metric: str) -> Iterator[Array]:
+    """Yield the mean scores ``(runs, datasets)`` of each other system with several runs that are on all datasets."""
+    for arm in systems_of(results.results):
+        held = [results.measured(key, arm) for key in keys]
+        if arm in arms or not all(of_key and metric in shared_metrics(of_key) for of_key in held):
+            continue
+        seeds, *others = seeds_on(results, arm, keys)
+        if len(seeds) > 1 and all(other == seeds for other in others):
+            yield np.stack([results.scores(arm, key, seeds, metric).mean(axis=1) for key in keys], axis=1)

@@ -60,6 +60,28 @@ def test_declared_seeds_without_two_in_common_are_unpaired_and_it_is_said() -> N
     assert any("they are judged unpaired" in note for note in judgment.notes)
 
 
+def test_a_gate_that_pools_runs_is_narrower_and_says_so() -> None:
+    """Three seeds of each arm, alike by their recipe: four degrees of freedom in place of two or so."""
+    specialist, joint = simulate(3, 400, 0.05, rng=np.random.default_rng(1), seed_sd=0.02, query_sd=0.02)
+    results = results_of(*measured("rank_only_r8", specialist), *measured("joint_r8", joint))
+    own, pooled = (judged(results, **INTERFERENCE, pool_runs=pool) for pool in (False, True))
+    assert pooled.found.value == own.found.value
+    assert pooled.found.estimate.degrees_of_freedom == pytest.approx(4.0, abs=0.5)
+    assert own.found.estimate.degrees_of_freedom < pooled.found.estimate.degrees_of_freedom
+    said = "runs pooled over 2 systems: the gate takes both to vary alike from run to run"
+    assert (said in pooled.notes, said in own.notes) == (True, False)
+
+
+def test_results_that_declare_pooled_runs_have_pooled_tests_and_default_gates() -> None:
+    specialist, joint = simulate(3, 400, 0.05, rng=np.random.default_rng(1), seed_sd=0.02)
+    made = [*measured("rank_only_r8", specialist), *measured("joint_r8", joint)]
+    declared = [r.model_copy(update={"config": r.config | {"pool_runs": True}}) for r in made]
+    for results, number in ((declared, 2), (made, 0), ([made[0], *declared[1:]], 0)):
+        found = Analysis(results_of(*results))
+        assert [test.pooled for test in found.comparisons] == [number]
+        assert [item.gate.pool_runs for item in found.judgments] == [number > 0]
+
+
 def test_two_arms_without_seeds_are_judged_for_other_queries_alone() -> None:
     """BM25 against a bundled encoder had an interval "for other training seeds and other queries"."""
     rows = np.random.default_rng(1).uniform(0.4, 0.8, (2, 40))

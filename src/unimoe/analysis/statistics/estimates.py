@@ -296,10 +296,16 @@ def over_collections(found: Moments, each: Array, estimand: Estimand) -> Estimat
         return None
     terms = Terms(
         query=np.array([values.var(ddof=1) / len(values)]),
-        run=np.array([max(0.0, (of.T @ of)[apart].mean() / (len(of) * (len(of) - 1))) for of in runs]),
+        run=np.array(
+            [
+                max(0.0, (of.T @ of)[apart].mean() / (group.runs * (group.runs - 1)))
+                for of, group in zip(runs, groups, strict=True)
+            ]
+        ),
         residual=np.zeros((len(runs), 1)),
         queries=(len(values),),
-        runs=tuple(map(len, runs)),
+        runs=tuple(group.runs for group in groups),
+        pooled=found.pooled,
     )
 
     def excess(cutoff: float) -> tuple[float, Terms]:
