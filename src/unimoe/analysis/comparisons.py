@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
-from unimoe.analysis.gates.findings import mean_difference, ratio_weights
+from unimoe.analysis.gates.findings import mean_difference, ratio_weights, without_each_dataset
 from unimoe.analysis.gates.scores import Aligned, Runs, align, seeds_on
 from unimoe.analysis.saved_comparison import Correction, TestFamily, adjusted, saved_comparison
 from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
@@ -83,6 +83,8 @@ class Comparison(Question):
     simultaneous: Estimate | None = None  # the difference with the interval that holds for all of its place together
     p_simultaneous: float | None = None  # below .05 exactly where that interval excludes 0
     checks: tuple[Check, ...] = ()  # what it depends on: the order of equal scores, unjudged documents
+    # Of an average: the difference without each dataset in turn, by its name.
+    without: tuple[tuple[str, float], ...] = ()
     elsewhere: Estimate | None = None  # of an average over datasets enough: the mean over collections like these
 
     @property
@@ -117,6 +119,22 @@ class Comparison(Question):
     def significant(self) -> bool:
         """Whether the difference is significant at .05 after the correction."""
         return self.p_corrected is not None and self.p_corrected < ALPHA
+
+    @property
+    def carried_by(self) -> tuple[str, ...]:
+        """The datasets of a significant average without any one of which it is not significant.
+
+        As a gate's stability has it, the value is that of the others and the interval keeps its width, so that a
+        finding changes because of the dataset left out, not because there is less data; p is corrected as before.
+        """
+        if not self.significant or self.p_corrected is None or self.difference.terms is None:
+            return ()
+        times = self.p_corrected / (self.difference.p or 1.0)
+
+        def lost(value: float) -> bool:
+            return value * self.delta <= 0.0 or times * (self.difference.moved(value).p or 0.0) >= ALPHA
+
+        return tuple(name for name, value in self.without if lost(value))
 
     @property
     def superiority(self) -> float:
@@ -361,6 +379,7 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
         ties=int((delta == 0).sum()),
         losses=int((delta < 0).sum()),
         pooled=scores.pooled,
+        without=tuple((n, mean_difference([*r.by_dataset]).value(r.means)) for n, r in without_each_dataset(scores)),
         elsewhere=over_collections(scores.moments, each, estimated.estimand)
         if len(each) >= FEWEST and not unfit
         else None,

@@ -29,6 +29,7 @@ from unimoe.analysis.gates.definitions import DifferenceGate, InterferenceGate, 
 from unimoe.analysis.gates.findings import evaluate_gate, ratio_weights, region_of, stability_of
 from unimoe.analysis.gates.registration import REGISTERED, default_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
+from unimoe.analysis.gates.wording import headline
 from unimoe.core.errors import DataError
 from unimoe.results import write_result
 from unimoe.results.folder import Results
@@ -158,11 +159,13 @@ def test_an_equivalence_gate_of_equal_arms_fails_one_time_in_ten_at_most() -> No
 
 def test_a_dataset_that_carries_the_label_is_named() -> None:
     arms = on_datasets(noise=0, a=(0.6, 0.4), b=(0.6, 0.6), c=(0.6, 0.6))
-    said = judged(arms, **INTERFERENCE | {"datasets": ["a", "b", "c"]}).stability
+    judgment = judged(arms, **INTERFERENCE | {"datasets": ["a", "b", "c"]})
+    said = judgment.stability
     datasets = {row.left_out: row.label for row in said.rows if row.kind == "dataset"}
     assert datasets == {"a": "FAIL", "b": "PASS", "c": "PASS"}
     assert said.holds is False
     assert "PASS becomes FAIL without a" in said.sentence
+    assert headline(judgment).endswith(": interference, 2 % or more; without a it is no interference.")
 
 
 def test_fewer_seeds_alone_are_no_instability() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -108,6 +108,11 @@ class Estimate:
         excess, terms = self._excess(0.0)
         p = _two_sided_p(excess, terms, by_t=self.by_t) if terms.variance > 0.0 else 0.0
         return max(p, float(np.finfo(np.float64).tiny))
+
+    def moved(self, value: float) -> Estimate:
+        """Return another value with the same standard error and degrees of freedom."""
+        terms = self.terms
+        return replace(self, value=value, _excess=None if terms is None else lambda cutoff: (value - cutoff, terms))
 
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as plain data; what cannot be had is None."""
