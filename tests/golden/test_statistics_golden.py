@@ -46,6 +46,41 @@ def mean_squares(r: Array) -> tuple[float, float, float]:
     )
 
 
+class TestPooledRuns:
+    """Arms of one recipe: one mean square of runs, with the degrees of freedom of all."""
+
+    SYSTEMS = tuple(
+        0.5 + np.random.default_rng(runs).normal(0, 0.02, (runs, 1)) + np.linspace(-1e-9, 1e-9, 50)
+        for runs in (3, 4, 2)
+    )
+
+    def found(self, pool: tuple[Array, ...], estimand: Estimand = "seeds") -> Estimate:
+        blocks = [list(self.SYSTEMS[:2])]
+        return estimate(moments(blocks, groups_of((3, 4), paired=False), pool=pool), MINUS, estimand)
+
+    def test_two_arms_have_the_t_test_of_equal_variances(self) -> None:
+        found, means = self.found(()), [scores.mean(axis=1) for scores in self.SYSTEMS]
+        peer = scipy.stats.ttest_ind(means[0], means[1], equal_var=True)
+        assert found.degrees_of_freedom == pytest.approx(5)
+        assert found.p == pytest.approx(float(peer.pvalue))
+        assert found.interval == pytest.approx(tuple(peer.confidence_interval(0.95)))
+
+    def test_a_third_system_adds_its_runs_to_the_mean_square(self) -> None:
+        found, means = self.found((self.SYSTEMS[2].mean(axis=1)[:, None],)), [s.mean(axis=1) for s in self.SYSTEMS]
+        frame = pd.DataFrame([(value, str(arm)) for arm, of in enumerate(means) for value in of], columns=["y", "arm"])
+        fitted = smf.ols("y ~ 0 + arm", frame).fit()
+        peer = fitted.t_test([1.0, -1.0, 0.0])
+        assert found.degrees_of_freedom == pytest.approx(6)
+        assert found.standard_error == pytest.approx(float(peer.sd.item()), rel=1e-6)
+        assert found.p == pytest.approx(float(peer.pvalue), rel=1e-6)
+
+    def test_runs_that_pair_are_not_pooled(self) -> None:
+        blocks = [[self.SYSTEMS[0], self.SYSTEMS[1][:3]]]
+        groups = groups_of((3, 3), paired=True)
+        pooled, own = (estimate(moments(blocks, groups, pool=pool), MINUS) for pool in ((), None))
+        assert pooled.interval == own.interval
+
+
 class TestByHand:
     # first - second = r = [[.1, .2], [.3, .6]]; row means .15, .45; column means .2, .4; residuals +-.05:
     # MS_seed = 2 * .045 = .09, MS_query = 2 * .02 = .04, MS_residual = 4 * .0025 = .01.

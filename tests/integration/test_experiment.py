@@ -144,6 +144,7 @@ def test_other_settings_in_the_same_folder_are_refused(config: Path, finished: t
     for change, words in (
         ("training.steps=7", "another training.steps (6 there, 7 here)"),
         ("paired_seeds=true", "another paired_seeds"),
+        ("pool_runs=true", "another pool_runs (None there, True here)"),
         ("model.layers=3", "another model.layers (None there, 3 here)"),
         ("prompt.instruction=Other", "another prompt.instruction"),
         ("arms.joint_r8.learning_rate=0.1", "arms.joint_r8.learning_rate was 0.01 there and is 0.1 here"),

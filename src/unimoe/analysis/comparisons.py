@@ -7,14 +7,14 @@ and sign flips are a narrower check beside it: they hold for other queries and t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT, arm_order, has_role, pairs
-from unimoe.analysis.gates.findings import mean_difference, ratio_weights
-from unimoe.analysis.gates.scores import Aligned, Runs, align
+from unimoe.analysis.gates.findings import mean_difference, ratio_weights, without_each_dataset
+from unimoe.analysis.gates.scores import Aligned, Runs, align, seeds_on
 from unimoe.analysis.saved_comparison import Correction, TestFamily, adjusted, saved_comparison
 from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
 from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
@@ -71,6 +71,7 @@ class Comparison(Question):
     wins: int  # queries where the system scores higher, averaged over seeds
     ties: int
     losses: int
+    pooled: int = 0  # how many systems share one variance of a run, where that is declared; 0 where each has its own
     check_interval: tuple[float, float] | None = None  # percentile interval of the paired bootstrap
     check_p: float | None = None  # two-sided, from sign flips; never 0
     p_corrected: float | None = None  # ``p`` corrected for the tests of its family
@@ -82,6 +83,8 @@ class Comparison(Question):
     simultaneous: Estimate | None = None  # the difference with the interval that holds for all of its place together
     p_simultaneous: float | None = None  # below .05 exactly where that interval excludes 0
     checks: tuple[Check, ...] = ()  # what it depends on: the order of equal scores, unjudged documents
+    # Of an average: the difference without each dataset in turn, by its name.
+    without: tuple[tuple[str, float], ...] = ()
     elsewhere: Estimate | None = None  # of an average over datasets enough: the mean over collections like these
 
     @property
@@ -116,6 +119,22 @@ class Comparison(Question):
     def significant(self) -> bool:
         """Whether the difference is significant at .05 after the correction."""
         return self.p_corrected is not None and self.p_corrected < ALPHA
+
+    @property
+    def carried_by(self) -> tuple[str, ...]:
+        """The datasets of a significant average without any one of which it is not significant.
+
+        As a gate's stability has it, the value is that of the others and the interval keeps its width, so that a
+        finding changes because of the dataset left out, not because there is less data; p is corrected as before.
+        """
+        if not self.significant or self.p_corrected is None or self.difference.terms is None:
+            return ()
+        times = self.p_corrected / (self.difference.p or 1.0)
+
+        def lost(value: float) -> bool:
+            return value * self.delta <= 0.0 or times * (self.difference.moved(value).p or 0.0) >= ALPHA
+
+        return tuple(name for name, value in self.without if lost(value))
 
     @property
     def superiority(self) -> float:
@@ -322,6 +341,8 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
     keys, arms = question.place, (question.system, question.baseline)
     metric = question.metric or results.measured(keys[0])[0].main_metric
     scores = align(results, arms, keys, metric)
+    if results.pools_runs:
+        scores = replace(scores, pool=tuple(_other_runs(results, arms, keys, metric)))
     used = list(zip(keys, scores.by_dataset.values(), strict=True))
     blocks = [
         [results.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, of_key, strict=True)]
@@ -360,8 +381,21 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
         wins=int((delta > 0).sum()),
         ties=int((delta == 0).sum()),
         losses=int((delta < 0).sum()),
+        pooled=scores.pooled,
+        without=tuple((n, mean_difference([*r.by_dataset]).value(r.means)) for n, r in without_each_dataset(scores)),
         elsewhere=over_collections(scores.moments, each, estimated.estimand)
         if len(each) >= FEWEST and not unfit
         else None,
     )
     return found, delta
+
+
+def _other_runs(results: Results, arms: Collection[str], keys: Sequence[str], metric: str) -> Iterator[Array]:
+    """Yield the mean scores ``(runs, datasets)`` of each other system with several runs that are on all datasets."""
+    for arm in systems_of(results.results):
+        held = [results.measured(key, arm) for key in keys]
+        if arm in arms or not all(of_key and metric in shared_metrics(of_key) for of_key in held):
+            continue
+        seeds, *others = seeds_on(results, arm, keys)
+        if len(seeds) > 1 and all(other == seeds for other in others):
+            yield np.stack([results.scores(arm, key, seeds, metric).mean(axis=1) for key in keys], axis=1)

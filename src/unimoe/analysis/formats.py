@@ -42,6 +42,11 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
+def without(names: Sequence[str]) -> str:
+    """Return that any one of some datasets is left out, as part of a sentence; of more than four their number."""
+    return f"without {' or '.join(names) if len(names) <= _NAMED else f'any one of {len(names)} datasets'}"
+
+
 def metric_name(metric: str) -> str:
     """Return a metric as papers spell it: ``nDCG@10`` for ``ndcg@10``; other names, a bare ``p`` too, as they are.
 

@@ -117,6 +117,14 @@ class Options:
     paired: Annotated[
         bool, typer.Option("--paired", help="Run i of all systems shares data order and initial weights.")
     ] = False
+    pool_runs: Annotated[
+        bool,
+        typer.Option(
+            "--pool-runs",
+            help="Systems are of one recipe and vary alike from run to run: the runs of all estimate one variance, "
+            "which has more power with few seeds. The output says so.",
+        ),
+    ] = False
     untrained: Annotated[
         list[str] | None,
         typer.Option(
@@ -199,7 +207,7 @@ class Options:
             f"{_flag(name)} {' '.join(map(str, value)) if isinstance(value, list) else value}"
             for name, value in named.items()
         ]
-        return [*given, "--paired"] if self.paired else given
+        return [*given, *["--paired"] * self.paired, *["--pool-runs"] * self.pool_runs]
 
     @property
     def settings_tried(self) -> dict[str, str | int | list[str]]:
@@ -232,7 +240,10 @@ class Options:
             wrong, because = _OF_TABLES, "--specialist and --joint ask for a verdict on two arms"
         elif self.predictions:
             wrong, because = (
-                (*_OF_VERDICTS, "systems", "results", "paired", "untrained", "queries", "predicted_qrels"),
+                (
+                    *_OF_VERDICTS,
+                    *("systems", "results", "paired", "pool_runs", "untrained", "queries", "predicted_qrels"),
+                ),
                 "--predictions are systems",
             )
         elif self.results:

@@ -141,7 +141,8 @@ def _judge_runs(options: Options) -> _Found:
         datasets = list(dict.fromkeys(run.source.judged.dataset for run in scored.runs))
         metric, looks = scored.results.results[0].main_metric, options.looks
         try:
-            gate = gate_of(ArmPair(TASK, specialist, joint), datasets=datasets, metric=metric, looks=looks or None)
+            settings = {"datasets": datasets, "metric": metric, "looks": looks or None, "pool_runs": options.pool_runs}
+            gate = gate_of(ArmPair(TASK, specialist, joint), **settings)
         except UsageError as error:
             raise UsageError(f"--looks {' '.join(map(str, looks or []))}: {error}") from None
         registration = Registration({"interference": gate})
@@ -217,6 +218,12 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     chosen = [with_metrics(r, metrics) for r in held.results if r.config_name in wanted and r.key in keys]
     if options.topics:
         chosen = [r.model_copy(update={"config": r.config | {"topics": options.topics}}) for r in chosen]
+    if options.pool_runs:
+        if any(r.config.get("paired_seeds") for r in chosen):
+            raise UsageError(
+                f"--pool-runs is for runs that do not pair, and {folder} declares that they do; leave it out"
+            )
+        chosen = [r.model_copy(update={"config": r.config | {"pool_runs": True}}) for r in chosen]
     clusters = Clusters.read(options.clusters) if options.clusters else None
     groups = Groups.given(options.groups) if options.groups else None
     for given in filter(None, (clusters, groups)):
@@ -248,7 +255,8 @@ def _read(
     named = (f"{dataset}={path}" for of_gate in of_gates for dataset, path in of_gate.items())
     predicted = options.predicted_qrels or list(dict.fromkeys(named))
     allow = tuple(options.allow or ())
-    scoring = Scoring(tuple(metrics), tuple(others), options.depth, allow, options.paired, options.topics)
+    paired, pooled, topics = options.paired, options.pool_runs, options.topics
+    scoring = Scoring(tuple(metrics), tuple(others), options.depth, allow, paired, pooled, topics)
     judged = select_datasets(
         options.qrels, datasets, options.relevance_level, options.queries, scoring.every, predicted
     )
@@ -410,6 +418,7 @@ def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any
         "baseline": table.baseline,
         "pairs": table.pairs,
         **{name: getattr(table, name) for name in CORRECTED},
+        "pool_runs": results.pools_runs,
         "scores": table.score_rows,
         "comparisons": table.test_rows,
         "ranks": table.rank_rows,

@@ -235,6 +235,8 @@ class Experiment(Section):
         name: recorded in every result; ``output_dir`` holds one experiment.
         paired_seeds: declares that the arms of one seed share the order of the data and the initial weights, so that
             intervals pair seeds; recorded in every result. Without it seeds are independent.
+        pool_runs: declares that all arms vary alike from seed to seed, so that one variance of a run serves all (see
+            statistics.md); recorded in every result. For seeds that do not pair.
         gates: a gate file, or the name of a shipped one, copied to ``output_dir`` before there are scores; null for the
             default gates, one for each joint arm and task.
         caveats: why results are unfit for decisions; copied into every result.
@@ -246,6 +248,7 @@ class Experiment(Section):
     output_dir: str = "outputs"
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)]
     paired_seeds: bool = False
+    pool_runs: bool = False
     model: ModelConfig
     prompt: PromptConfig = PromptConfig()
     lora: LoraConfig = LoraConfig()
@@ -266,6 +269,8 @@ class Experiment(Section):
                 )
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("seeds: a seed is listed twice")
+        if self.paired_seeds and self.pool_runs:
+            raise ValueError("pool_runs is for seeds that do not pair, and paired_seeds says that they do; set one")
         return self
 
     def arm_named(self, name: str) -> ArmConfig:

@@ -58,6 +58,8 @@ def _path(experiment: Experiment) -> Path:
 
 def _fixed(experiment: Experiment) -> dict[str, Any]:
     settings = experiment.model_dump(include={*Experiment.model_fields} - _NOT_KEPT)
+    if not settings["pool_runs"]:  # folders of before do not have it
+        del settings["pool_runs"]
     for section, keys in _MAY_CHANGE.items():
         for key in keys:
             settings[section].pop(key)

@@ -249,6 +249,12 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         declared = [r.config.get("paired_seeds") for r in of_arms]
         return any(declared) and all(one == declared[0] for one in declared)
 
+    @property
+    def pools_runs(self) -> bool:
+        """Whether the configs of all results declare ``pool_runs``: arms of one recipe share the variance of a run."""
+        declared = [bool(r.config.get("pool_runs")) for r in self.results if r.seed is not None]
+        return bool(declared) and all(declared)
+
     def query_details(self, config_name: str, seed: Seed, key: str, query_ids: Iterable[str]) -> Details:
         """Return texts and ranks of some queries of a result; a DataError where its sidecar cannot be read."""
         if self.details:

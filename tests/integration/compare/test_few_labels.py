@@ -219,5 +219,6 @@ def test_a_gate_scores_the_runs_beside_results_again(here: Path, tmp_path: Path)
 def test_groups_are_compared_by_human_judgments_alone(here: Path, tmp_path: Path) -> None:
     groups = {query: "even" if place % 2 else "odd" for place, query in enumerate(TRUE)}
     (tmp_path / "groups.tsv").write_text("".join(f"{query}\t{of}\n" for query, of in groups.items()))
-    both = ("--qrels", "human.tsv", "--predicted-qrels", "llm.tsv", *SYSTEMS, "--groups", tmp_path / "groups.tsv")
+    by: list[str | Path] = ["--predicted-qrels", "llm.tsv", "--groups", tmp_path / "groups.tsv"]
+    both = ("--qrels", "human.tsv", *SYSTEMS, *by)
     assert "Groups on retrieval/human are compared by human judgments alone." in words_of(successful(compare(*both)))

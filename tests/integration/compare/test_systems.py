@@ -169,6 +169,29 @@ def test_a_saved_comparison_keeps_all_that_was_asked(systems: Path, clusters: Pa
     assert not (out / "clusters.tsv").exists(), "another test of the same results, over queries"
 
 
+@pytest.mark.usefixtures("without_figures")
+def test_pooled_runs_are_said_and_kept_with_the_comparison(systems: Path, tmp_path: Path) -> None:
+    out, said = tmp_path / "out", "Runs pooled over 2 systems: all are taken to vary alike from run to run"
+    first = successful(compare(*on(systems, "dl19"), "--pool-runs", "--output-dir", out))
+    successful(call_unimoe("analyze", "report", "--output-dir", out))
+    report = (out / "analysis" / "report.md").read_text(encoding="utf-8")
+    for text in (words_of(first), words_of(compare("--results", out)), " ".join(report.split())):
+        assert said in text
+    separate, pooled = rows_of(*on(systems, "dl19")), rows_of(*on(systems, "dl19"), "--pool-runs")
+    changed = []
+    for row, other in zip(pooled, separate, strict=True):
+        assert row["difference"] == other["difference"]
+        changed += [{row["system"], row["baseline"]}] * (row["p"] != other["p"])
+    assert {"mono", "colbert"} in changed
+    assert {"bm25", "splade"} not in changed, "of one run each, whose variance nobody knows"
+    kept = rows_of("--results", str(out), "--baseline", "bm25")
+    assert sorted(row["p"] for row in kept) == pytest.approx(sorted(row["p"] for row in pooled))
+    assert_refused(compare(*on(systems, "dl19"), "--pool-runs", "--paired"), 2, "runs that pair have one variance")
+    arms = [option for name in ("mono", "colbert") for option in sorted(map(str, (systems / "dl19").glob(f"{name}*")))]
+    verdict = ["--specialist", *arms[:3], "--joint", *arms[3:], *dataset_options(systems, ["dl19"])]
+    assert "runs pooled over 2 systems: the gate takes both to vary alike" in words_of(compare(*verdict, "--pool-runs"))
+
+
 def test_a_chosen_system_has_a_larger_p_and_the_interval_that_goes_with_it(systems: Path) -> None:
     plain, counted, named, dev = (
         rows_of(*on(systems, "dl19"), *more)

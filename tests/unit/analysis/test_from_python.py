@@ -128,15 +128,35 @@ class TestJudge:
 
 
 class TestStatistic:
-    def test_the_mean_has_the_interval_of_the_bootstrap_beside_the_test(self) -> None:
-        first, second = np.random.default_rng(0).random((2, 1, 300))
-        given = results(a=first, b=second)
-        found = unimoe.compare_statistic(given, np.mean, "a", "b", iterations=4000)
-        (checked,) = compute_significance(given, iterations=4000)
-        sign = 1 if checked.system == "a" else -1
-        assert found.difference == pytest.approx(sign * checked.delta)
-        assert checked.check_interval is not None
-        assert sorted(sign * end for end in checked.check_interval) == pytest.approx([found.low, found.high], abs=3e-3)
+    @pytest.mark.parametrize("runs", [1, 3])
+    @pytest.mark.parametrize("paired", [False, True])
+    def test_the_mean_has_the_interval_of_the_test(self, runs: int, paired: bool) -> None:
+        rng = np.random.default_rng(0)
+        queries, of_runs = rng.random(300), rng.normal(0, 0.02, (2, runs, 1))
+        first, second = 0.8 * queries + of_runs + rng.normal(0, 0.1, (2, runs, 300))
+        given = results(paired, a=first, b=second)
+        found = unimoe.compare_statistic(given, np.mean, "a", "b")
+        (tested,) = compute_significance(given)
+        sign = 1 if tested.system == "a" else -1
+        assert found.difference == pytest.approx(sign * tested.delta)
+        assert tested.interval is not None
+        width = tested.interval[1] - tested.interval[0]
+        ends = sorted(sign * end for end in tested.interval)
+        assert [found.low, found.high] == pytest.approx(ends, abs=0.03 * width)
+
+    def test_three_runs_that_differ_widen_a_percentile_as_much_as_a_mean(self) -> None:
+        """The variance of three runs, with two degrees of freedom: no resample of them shows that."""
+        rng = np.random.default_rng(1)
+        missed = 0
+        for _ in range(200):
+            queries = rng.normal(0.5, 0.2, 100) + rng.normal(0, 0.05, (2, 100))
+            of_runs = rng.normal(0, 0.03, (2, 3, 1))
+            first, second = queries[:, None] + of_runs
+            found = unimoe.compare_statistic(
+                results(a=first, b=second), lambda s: np.percentile(s, 10), "a", "b", iterations=100
+            )
+            missed += not found.low <= 0 <= found.high
+        assert missed <= 18  # 5 % are 10; 18 or fewer come in 99 % of samples
 
     def test_runs_vary_beside_queries_and_in_pairs_where_they_pair(self) -> None:
         """Scores of a run are those of another plus a constant: queries alone say nothing of that."""
@@ -169,7 +189,7 @@ class TestStatistic:
             ({"function": lambda scores: 1 / 0}, r"the statistic raised ZeroDivisionError: .* \(test_from_python"),
             ({"function": "mean"}, "the statistic is a str; give a function"),
             ({"system": "alpa"}, r"unknown arm 'alpa' \(did you mean 'alpha'\?\)"),
-            ({"iterations": 0}, "iterations 0"),
+            ({"iterations": 1}, "iterations 1"),
             ({"results": {}}, "the results are a dict"),
         ):
             with pytest.raises(UnimoeError, match=words):

@@ -29,6 +29,7 @@ from unimoe.analysis.gates.definitions import DifferenceGate, InterferenceGate, 
 from unimoe.analysis.gates.findings import evaluate_gate, ratio_weights, region_of, stability_of
 from unimoe.analysis.gates.registration import REGISTERED, default_gates, registered_in, unmet
 from unimoe.analysis.gates.registration import register as register_in
+from unimoe.analysis.gates.wording import headline
 from unimoe.core.errors import DataError
 from unimoe.results import write_result
 from unimoe.results.folder import Results
@@ -58,6 +59,28 @@ def test_declared_seeds_without_two_in_common_are_unpaired_and_it_is_said() -> N
     judgment = judged(results_of(*measured("rank_only_r8", specialist, paired_seeds=True), *others), **INTERFERENCE)
     assert not judgment.found.paired
     assert any("they are judged unpaired" in note for note in judgment.notes)
+
+
+def test_a_gate_that_pools_runs_is_narrower_and_says_so() -> None:
+    """Three seeds of each arm, alike by their recipe: four degrees of freedom in place of two or so."""
+    specialist, joint = simulate(3, 400, 0.05, rng=np.random.default_rng(1), seed_sd=0.02, query_sd=0.02)
+    results = results_of(*measured("rank_only_r8", specialist), *measured("joint_r8", joint))
+    own, pooled = (judged(results, **INTERFERENCE, pool_runs=pool) for pool in (False, True))
+    assert pooled.found.value == own.found.value
+    assert pooled.found.estimate.degrees_of_freedom == pytest.approx(4.0, abs=0.5)
+    assert own.found.estimate.degrees_of_freedom < pooled.found.estimate.degrees_of_freedom
+    said = "runs pooled over 2 systems: the gate takes both to vary alike from run to run"
+    assert (said in pooled.notes, said in own.notes) == (True, False)
+
+
+def test_results_that_declare_pooled_runs_have_pooled_tests_and_default_gates() -> None:
+    specialist, joint = simulate(3, 400, 0.05, rng=np.random.default_rng(1), seed_sd=0.02)
+    made = [*measured("rank_only_r8", specialist), *measured("joint_r8", joint)]
+    declared = [r.model_copy(update={"config": r.config | {"pool_runs": True}}) for r in made]
+    for results, number in ((declared, 2), (made, 0), ([made[0], *declared[1:]], 0)):
+        found = Analysis(results_of(*results))
+        assert [test.pooled for test in found.comparisons] == [number]
+        assert [item.gate.pool_runs for item in found.judgments] == [number > 0]
 
 
 def test_two_arms_without_seeds_are_judged_for_other_queries_alone() -> None:
@@ -136,11 +159,13 @@ def test_an_equivalence_gate_of_equal_arms_fails_one_time_in_ten_at_most() -> No
 
 def test_a_dataset_that_carries_the_label_is_named() -> None:
     arms = on_datasets(noise=0, a=(0.6, 0.4), b=(0.6, 0.6), c=(0.6, 0.6))
-    said = judged(arms, **INTERFERENCE | {"datasets": ["a", "b", "c"]}).stability
+    judgment = judged(arms, **INTERFERENCE | {"datasets": ["a", "b", "c"]})
+    said = judgment.stability
     datasets = {row.left_out: row.label for row in said.rows if row.kind == "dataset"}
     assert datasets == {"a": "FAIL", "b": "PASS", "c": "PASS"}
     assert said.holds is False
     assert "PASS becomes FAIL without a" in said.sentence
+    assert headline(judgment).endswith(": interference, 2 % or more; without a it is no interference.")
 
 
 def test_fewer_seeds_alone_are_no_instability() -> None:

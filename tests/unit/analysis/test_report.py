@@ -81,7 +81,7 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
     paths = generate_plots(results, tmp_path)
     assert [path.stem for path in paths] == [
         "tir-forest",
-        *("scores-reranking", "differences-reranking", "power-reranking"),
+        *("differences-reranking", "power-reranking", "scores-reranking"),
         *("scores-embedding", "loss-curves", "gradient-conflicts"),
     ]
     for path in paths:
@@ -168,15 +168,15 @@ def test_letters_of_no_font_are_said_once(tmp_path: Path, monkeypatch: pytest.Mo
     assert capsys.readouterr().err.count("letters of no font") == 1
 
 
-def test_systems_without_roles_lead_with_their_scores_and_are_compared() -> None:
+def test_systems_without_roles_lead_with_their_differences_and_scores_come_later() -> None:
     rng = np.random.default_rng(1)
     base = rng.uniform(0.2, 0.6, 80)
     scores = {"alpha": base, "beta": base + rng.normal(0.1, 0.05, 80), "bm25": base + rng.normal(0.0, 0.05, 80)}
     items = [made.make_result(arm, None, row, identity={"checkpoint": "none"}) for arm, row in scores.items()]
     analysis = Analysis(made.results_of(*items), iterations=10)
     found = drawn(analysis)
-    assert list(found) == ["scores-reranking", "comparisons", "critical-difference"]
-    assert not found["scores-reranking"].leads
+    assert list(found) == ["comparisons", "critical-difference", "scores-reranking"]
+    assert [drawing.leads for drawing in found.values()] == [True, False, False]
     (axes,) = found["comparisons"].figure.axes
     assert marked(axes, "s") == pytest.approx([100 * c.delta for c in analysis.comparisons])
     assert sum(text.endswith(" *") for text in words(found["comparisons"].figure)) == 2
@@ -297,14 +297,32 @@ def test_what_comparisons_say_of_the_best_systems(items: Scores, sentences: list
         assert words in line
 
 
+def test_a_headline_names_the_dataset_that_carries_an_average() -> None:
+    """Three datasets without a difference, and one with a large one: the average is significant by that alone."""
+    rng, items = np.random.default_rng(5), []
+    for dataset, gain in {"fiqa": 0.3, "scifact": 0.0, "arguana": 0.0, "cqadupstack-gis": 0.0}.items():
+        base = rng.uniform(0.2, 0.6, 200)
+        noise = rng.normal(0.0, 0.1, 200)
+        scores = {"bm25": base, "fusion": base + gain + noise - noise.mean()}
+        items += [made.make_result(name, None, row, dataset=dataset) for name, row in scores.items()]
+    results = made.results_of(*items)
+    (line,) = systems_headlines(results, Analysis(results, iterations=10).all_comparisons)[:1]
+    assert line.endswith("and is significantly better than bm25; without fiqa it is not significant.")
+    even = [r.model_copy(update={"dataset": "x" + r.dataset}) for r in items if r.dataset == "fiqa"]
+    results = made.results_of(*[r for r in items if r.dataset == "fiqa"], *even)
+    (line,) = systems_headlines(results, Analysis(results, iterations=10).all_comparisons)[:1]
+    assert line.endswith("and is significantly better than bm25."), "each alone shows it"
+
+
 def test_a_folder_without_gates_has_a_report_of_its_own(tmp_path: Path) -> None:
     for result in systems(bm25=0.0, minilm=0.01, fusion=0.05):
         write_result(tmp_path, result)
     path = write_report(Analysis(load_all_results(tmp_path), iterations=20))
     text, html = (p.read_text(encoding="utf-8") for p in (path.with_suffix(".md"), path))
     assert text.splitlines()[2].startswith("- On nfcorpus, fusion has the highest nDCG@10")
-    assert text.index("figures/scores-retrieval.png") < text.index("## Paired comparisons")
-    assert html.index('id="scores-retrieval-') < html.index("Paired comparisons</h2>")
+    places = [text.index(f"figures/{name}.png") for name in ("comparisons", "scores-retrieval")]
+    assert places[0] < text.index("## Paired comparisons") < places[1]
+    assert html.index('id="comparisons-') < html.index("Paired comparisons</h2>") < html.index('id="scores-retrieval-')
     for words in ("Verdicts</h2>", "## Verdicts", "No gates were registered"):
         assert words not in text + html
 

@@ -163,6 +163,11 @@ def test_a_mistake_is_named_with_its_key_and_the_remedy(config: Path, override: 
     assert "sk-01" not in found  # what may be a key is not repeated
 
 
+def test_seeds_that_pair_are_not_pooled_too(config: Path) -> None:
+    said = mistake(config, "paired_seeds=true", "pool_runs=true")
+    assert said.startswith("pool_runs is for seeds that do not pair")
+
+
 def test_a_file_without_keys_is_refused_also_with_overrides(config: Path) -> None:
     for text, shown in (("- a", "a list"), ("abc", '"abc"')):
         config.write_text(text, encoding="utf-8")

@@ -48,6 +48,7 @@ from unimoe.results.logs import read_conflict_logs
 
 __all__ = ["Drawing", "all_figures", "save", "save_all", "to_svg"]
 
+_LEADING = ("forest", "comparisons")  # differences with their intervals
 _MOST_COMPARISONS = 60  # rows of a figure of comparisons: more are for the table
 _MOST_BY_GROUP = 15  # pairs of systems with a row for each group of queries
 _OF_TIR = "TIR: share of the specialist's score that the joint arm loses (%); below 0 it gains"
@@ -106,7 +107,7 @@ def all_figures(analysis: Analysis) -> Iterator[Drawing]:
     for kind, task, figure in _drawn(analysis):
         annotate(figure, notes)
         caption = _CAPTIONS[kind].format(task=task)
-        yield Drawing(f"{kind}-{task}" if task else kind, caption, figure, leads=kind.endswith("forest"))
+        yield Drawing(f"{kind}-{task}" if task else kind, caption, figure, leads=kind.endswith(_LEADING))
 
 
 def judgments_figure(judgments: Sequence[Judgment]) -> Figure:
@@ -126,8 +127,7 @@ def judgments_figure(judgments: Sequence[Judgment]) -> Figure:
 def comparisons_figure(analysis: Analysis) -> Figure:
     """Draw the differences of systems on main metrics with their intervals; of very many the averages, or the first."""
     every = analysis.comparisons
-    averages = [c for c in every if c.parts]
-    drawn = (averages if averages and len(every) > _MOST_COMPARISONS else every)[:_MOST_COMPARISONS]
+    drawn = _averages_of_many(every)[:_MOST_COMPARISONS]
     figure = _comparisons_forest(analysis, drawn)
     cut = [f"{len(drawn):,} of {len(every):,} comparisons; tests() has all."] * (len(drawn) < len(every))
     annotate(figure, [*cut, *caveat_notes(analysis.results)])
@@ -151,6 +151,12 @@ def scores_figure(found: Mapping[str, Estimate], queries: int, *, against_first_
     return forest_figure([CutoffGroup(heading, cutoffs, (), tuple(rows))], "points (score x 100)")
 
 
+def _averages_of_many(every: Sequence[Comparison]) -> Sequence[Comparison]:
+    """Return all comparisons or, of more than a figure holds, those of averages where there are some."""
+    averages = [c for c in every if c.parts]
+    return averages if averages and len(every) > _MOST_COMPARISONS else every
+
+
 def _comparisons_forest(analysis: Analysis, comparisons: Sequence[Comparison]) -> Figure:
     name = CORRECTIONS[analysis.correction]
     p = f"p is, by {name}" if name else "nor is p"
@@ -159,7 +165,7 @@ def _comparisons_forest(analysis: Analysis, comparisons: Sequence[Comparison]) -
 
 
 def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
-    """Yield the kind of each figure, the task that it is about, if one, and the figure."""
+    """Yield the kind of each figure, the task that it is about, if one, and the figure: differences before scores."""
     results, judgments = analysis.results, analysis.judgments
     conflicts = read_conflict_logs(results.output_dir)
     seen = looks({*results, *(arm for arm, _ in [*results.logs, *conflicts])})
@@ -168,15 +174,9 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
         yield "tir-forest", "", forest_figure(gate_groups(analysis.interference, seen), _OF_TIR)
     if others:
         yield "difference-forest", "", forest_figure(gate_groups(others, seen), _OF_DIFFERENCES)
-    for task in TASKS:
-        if firsts := [first for first in results.firsts if first.task == task]:
-            yield "scores", task, score_figure(results, firsts, seen)
-        if items := [item for item in judgments if item.gate.task == task]:
-            yield "differences", task, difference_figure(results, items, seen)
-        if figure := power_figure(items, seen):
-            yield "power", task, figure
-    if not judgments and 0 < len(analysis.comparisons) <= _MOST_COMPARISONS:
-        yield "comparisons", "", _comparisons_forest(analysis, analysis.comparisons)
+    shown = _averages_of_many(analysis.comparisons)
+    if not judgments and 0 < len(shown) <= _MOST_COMPARISONS:
+        yield "comparisons", "", _comparisons_forest(analysis, shown)
     for what, label in (("TIR", _OF_TIR), ("difference", _OF_DIFFERENCES)):
         if found := [one for one in analysis.by_group if one.ratio == (what == "TIR")][:_MOST_BY_GROUP]:
             yield "by-group", what, forest_figure(query_groups(found, seen), label)
@@ -186,6 +186,14 @@ def _drawn(analysis: Analysis) -> Iterator[tuple[str, str, Figure]]:
         averaged = {key for place, _ in places if len(place) > 1 for key in place}
         of_place = gathered((c.place, c) for c in shown if c.parts or averaged.isdisjoint(c.place))
         yield "critical-difference", "", critical_difference_figure(list(of_place.values()))
+    for task in TASKS:
+        if items := [item for item in judgments if item.gate.task == task]:
+            yield "differences", task, difference_figure(results, items, seen)
+        if figure := power_figure(items, seen):
+            yield "power", task, figure
+    for task in TASKS:  # last, since marginal intervals invite comparisons that differences answer
+        if firsts := [first for first in results.firsts if first.task == task]:
+            yield "scores", task, score_figure(results, firsts, seen)
     if any(results.logs.values()):
         yield "loss-curves", "", loss_figure(results.logs, seen)
     if conflicts:

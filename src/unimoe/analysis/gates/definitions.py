@@ -74,6 +74,7 @@ class _Gate(Section):
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.90  # a label needs at least this, else it is INCONCLUSIVE
     estimand: Estimand = "seeds_and_queries"  # what the label holds for, as in ``ESTIMANDS``
     seeds: Seeds | None = None  # exactly these training seeds of each arm; null for all that an arm has
+    pool_runs: bool = False  # whether both arms, of one recipe, share the variance of a run, where seeds make no pairs
     looks: Looks | None = None  # numbers of seeds at which to judge; the first look with a label decides
     # Judgments by a model of all queries, where people judged a random sample; of several datasets, by their names.
     predicted_qrels: Text | dict[str, Text] | None = None

@@ -319,7 +319,7 @@ def _learnt(results: Results, gate: Gate, look: int | None) -> SpecialistCheck |
         return None
     if not gate.specialist_must_beat and not all(results.measured(key, baseline) for key in gate.keys):
         return None
-    shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks"})
+    shared = gate.model_dump(include={"task", "datasets", "metric", "confidence", "estimand", "looks", "pool_runs"})
     asked = DifferenceGate(kind="superiority", system=gate.specialist, baseline=baseline, margin=0.0, **shared)
     scores = collect(results, asked, look)
     return SpecialistCheck(
@@ -374,8 +374,10 @@ def _notes(
             f"no run of {' and '.join(apart)} has the same name on two datasets: runs on different datasets count as "
             "separate trainings, without covariance"
         )
+    if scores.pooled:
+        yield f"runs pooled over {scores.pooled} systems: the gate takes both to vary alike from run to run"
     two = [arm for arm, number in zip(scores.arms, scores.fewest, strict=True) if number == 2]
-    if two and estimand != "queries":
+    if two and not scores.pooled and estimand != "queries":
         yield f"two seeds of {' and '.join(two)}: {TWO_SEEDS}"
     if min(map(len, scores.seeds)) > 1 and not scores.paired and results.seeds_pair(gate.arms, gate.keys):
         yield "the experiment declares that seeds pair, but its arms share fewer than two: they are judged unpaired"

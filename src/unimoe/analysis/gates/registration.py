@@ -136,6 +136,7 @@ def default_gates(
         if beaten and not all(results.measured(f"{pair.task}/{dataset}", beaten) for dataset in datasets):
             del settings["specialist_must_beat"]  # what nobody required here must not keep it from being judged
         settings |= {"datasets": datasets, "metric": metric, "seeds": None, "looks": None}
+        settings |= {"pool_runs": True} if results.pools_runs else {}
         try:
             gates[name] = gate_of(pair, **settings)
         except UsageError as error:  # results hold metrics that a module registered when they were made

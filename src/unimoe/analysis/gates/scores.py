@@ -57,6 +57,8 @@ class Aligned:
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
     shares: Mapping[str, Array | float] = field(default_factory=dict)  # of a dataset with clusters: ``Results.shares``
     drawn: tuple[Drawn, ...] = ()  # what is drawn together, where that is not each dataset's queries by themselves
+    # Mean scores ``(runs, datasets)`` of other systems whose runs share one variance with these; None: each its own.
+    pool: tuple[Array, ...] | None = None
 
     @property
     def groups(self) -> dict[str, list[str]]:
@@ -95,7 +97,13 @@ class Aligned:
     def moments(self) -> Moments:
         """Means and variances of both arms on every dataset."""
         blocks = [(first.scores, second.scores) for first, second in self.by_dataset.values()]
-        return moments(blocks, groups_of(self.fewest, paired=self.paired), self.apart, self.drawn)
+        return moments(blocks, groups_of(self.fewest, paired=self.paired), self.apart, self.drawn, self.pool)
+
+    @property
+    def pooled(self) -> int:
+        """The number of systems that share one variance of a run; 0 where each has its own."""
+        number = len(self.moments.groups) + len(self.pool or ())
+        return number if self.moments.pooled and number > 1 else 0
 
     @cached_property
     def differing(self) -> Differing:
@@ -241,6 +249,7 @@ def collect(results: Results, gate: Gate, look: int | None = None) -> Aligned:
     """Find the scores of a gate, up to a look; a DataError where an arm, dataset, seed or metric has no results."""
     _refuse_missing(results, gate)
     whole = align(results, gate.arms, gate.keys, gate.metric, [_seeds(results, gate, arm) for arm in gate.arms])
+    whole = replace(whole, pool=()) if gate.pool_runs else whole
     return whole.first(look) if look else whole
 
 

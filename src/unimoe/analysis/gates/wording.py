@@ -9,13 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from unimoe.analysis.formats import metric_name, signed
+from unimoe.analysis.formats import metric_name, signed, without
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
 from unimoe.analysis.gates.findings import Finding, bounds_of, region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.statistics.estimates import LEVEL
 from unimoe.analysis.statistics.power import MOST_QUERIES, MOST_SEEDS, Aim, PowerPlan
 from unimoe.core.console import in_hours
+from unimoe.core.grouping import gathered
 
 T = TypeVar("T")
 
@@ -224,7 +225,17 @@ def headline(item: Judgment) -> str:
     meaning = means.get(label) or found.why or f"these {these} cannot decide"
     interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
     numbers = f"({name} {value_text(gate, found.value)}{interval})"
-    return f"{said}{_bound(gate, found)} {numbers}: {meaning}.{_unlearnt(item)}"
+    return f"{said}{_bound(gate, found)} {numbers}: {meaning}{_carried(item)}.{_unlearnt(item)}"
+
+
+def _carried(item: Judgment) -> str:
+    """Return without which datasets the label is another one; empty where none carries it, or there is no label."""
+    if item.label == "INCONCLUSIVE":
+        return ""
+    rows = (row for row in item.stability.rows if row.kind == "dataset" and row.label != item.label)
+    names = gathered((row.label, row.left_out) for row in rows)
+    said = (f"; {without(of)} it is {finding_word(item.gate, label).lower()}" for label, of in names.items())
+    return "".join(said)
 
 
 def _unlearnt(item: Judgment) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from unimoe.analysis.comparisons import ALPHA, Comparison, average_name
-from unimoe.analysis.formats import listed, metric_name, p_text
+from unimoe.analysis.formats import listed, metric_name, p_text, without
 from unimoe.analysis.saved_comparison import NAMES
 from unimoe.analysis.standings import best_of, standings
 from unimoe.analysis.statistics.estimates import LEVEL
@@ -105,6 +105,9 @@ def _of_best(means: Mapping[str, float], metric: str, here: Sequence[Comparison]
     tested = [system for system in against if of_best[system].p is not None]
     if beaten := [system for system in tested if of_best[system].significant and of_best[system].ordered[0] == best]:
         said += f", and is significantly better than {listed(beaten)}"
+        for names, systems in gathered((of_best[system].carried_by, system) for system in beaten).items():
+            what = "it" if systems == beaten else f"the difference from {listed(systems)}"
+            said += f"; {without(names)} {what} is not significant" if names else ""
     elif tested:
         said += f", and is not significantly better than {listed(tested)}"
     return f"{said}.", of_best.values()
@@ -117,7 +120,8 @@ def _findings(found: Iterable[Comparison], names: Mapping[_Place, str], *, alone
     for (above, below), of_pair in by_pair.items():
         points = f"({abs(100 * of_pair[0].delta):.{_digits(of_pair[0])}f} points)"
         where = f"(on {listed([names[c.place] for c in of_pair])})"
-        said.append(f"{above} above {below} {points if alone else where}")
+        carried = [f"; {without(c.carried_by)} it is not significant" for c in of_pair if c.carried_by]
+        said.append(f"{above} above {below} {points if alone else where}{''.join(carried)}")
     return said
 
 

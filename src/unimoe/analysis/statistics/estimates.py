@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -109,6 +109,11 @@ class Estimate:
         p = _two_sided_p(excess, terms, by_t=self.by_t) if terms.variance > 0.0 else 0.0
         return max(p, float(np.finfo(np.float64).tiny))
 
+    def moved(self, value: float) -> Estimate:
+        """Return another value with the same standard error and degrees of freedom."""
+        terms = self.terms
+        return replace(self, value=value, _excess=None if terms is None else lambda cutoff: (value - cutoff, terms))
+
     def as_json(self) -> dict[str, Any]:
         """Return the estimate as plain data; what cannot be had is None."""
         runs, queries = self.terms.shares if self.terms else (None, None)
@@ -199,6 +204,33 @@ def estimate(found: Moments, quantity: Quantity, estimand: Estimand = "seeds_and
     return Estimate(value, estimand, unfit, 0.0, math.inf, None)
 
 
+def over_draws(values: Sequence[Array], drawn: Sequence[Array], draws: int, *, paired: bool) -> Estimate:
+    """Estimate the difference of two arms in a statistic that is no mean, from what it is in resamples of queries.
+
+    ``values`` are those of each arm's runs, ``drawn`` the same in each resample, ``(runs, resamples)``, the same
+    resamples for all runs, and ``draws`` the number of queries or clusters. Resamples have the variances over queries:
+    those of percentiles too, which leaving out one query at a time gets wrong. The runs' variance comes from their
+    values, as for a mean (docs/statistics.md, "Any statistic").
+    """
+    value = float(values[0].mean() - values[1].mean())
+    whole = drawn[0].mean(axis=0) - drawn[1].mean(axis=0)
+    together = [(values[0] - values[1], drawn[0] - drawn[1])] if paired else zip(values, drawn, strict=True)
+    several = [(runs, of_runs) for runs, of_runs in together if len(runs) > 1]
+    left = [
+        (of_runs - of_runs.mean(axis=0)).var(axis=1, ddof=1).sum() / (len(r) * (len(r) - 1)) for r, of_runs in several
+    ]
+    unbiased = draws / max(1, draws - 1)  # resamples vary as if the queries were all that there are
+    terms = Terms(
+        query=np.array([unbiased * whole.var(ddof=1)]),
+        run=np.array([runs.var(ddof=1) / len(runs) for runs, _ in several]),
+        residual=unbiased * np.array(left).reshape(len(left), 1),
+        queries=(draws,),
+        runs=tuple(len(runs) for runs, _ in several),
+    )
+    excess = (lambda cutoff: (value - cutoff, terms)) if terms.variance > 0.0 else None
+    return Estimate(value, "seeds_and_queries", "", terms.error, terms.freedom, terms, excess)
+
+
 def _unfit(found: Moments, quantity: Quantity, value: float, estimand: Estimand) -> str:
     """Return why no variance can be estimated, or a denominator is not clear of 0; empty where all is well."""
     if math.isnan(value):
@@ -274,10 +306,16 @@ def over_collections(found: Moments, each: Array, estimand: Estimand) -> Estimat
         return None
     terms = Terms(
         query=np.array([values.var(ddof=1) / len(values)]),
-        run=np.array([max(0.0, (of.T @ of)[apart].mean() / (len(of) * (len(of) - 1))) for of in runs]),
+        run=np.array(
+            [
+                max(0.0, (of.T @ of)[apart].mean() / (group.runs * (group.runs - 1)))
+                for of, group in zip(runs, groups, strict=True)
+            ]
+        ),
         residual=np.zeros((len(runs), 1)),
         queries=(len(values),),
-        runs=tuple(map(len, runs)),
+        runs=tuple(group.runs for group in groups),
+        pooled=found.pooled,
     )
 
     def excess(cutoff: float) -> tuple[float, Terms]:

@@ -81,6 +81,7 @@ def at_size(terms: Terms, seeds: float, queries: float) -> Terms:
         queries=tuple(max(2.0, number * times) for number in terms.queries),
         runs=tuple(runs.tolist()),
         third=terms.third / times**2,
+        pooled=terms.pooled and terms.pooled + float(runs.sum()) - sum(terms.runs),
     )
 
 

@@ -1,4 +1,4 @@
-"""Resampling over queries: bootstrap means, sign flips, and draws for any statistic.
+"""Resampling over queries: bootstrap means, sign flips, and resamples for any statistic.
 
 Columns of the first two are comparisons, rows are queries. All columns share their draws, so that what is said of one
 agrees with what is said of another. Draws depend on the seed, the rows and the iterations only, never on the columns.
@@ -6,7 +6,7 @@ agrees with what is said of another. Draws depend on the seed, the rows and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -76,21 +76,15 @@ def sign_flip_p(differences: Array, iterations: int, seed: int) -> Array:
     return np.asarray((extreme + 1) / (iterations + 1))
 
 
-def resampled(
-    scores: Sequence[Array], codes: NDArray[np.intp] | None, iterations: int, seed: int, *, paired: bool
-) -> Iterator[list[Array]]:
-    """Yield resamples of arms' scores ``(runs, queries)``: queries, or whole clusters of them by their codes, and runs.
-
-    All arms share the queries, and the runs too where these are ``paired``.
-    """
+def drawn_queries(
+    queries: int, codes: NDArray[np.intp] | None, iterations: int, seed: int
+) -> Iterator[NDArray[np.intp]]:
+    """Yield the places of resampled queries, or of those in resampled clusters, which are known by their codes."""
     members = [] if codes is None else [np.flatnonzero(codes == number) for number in range(codes.max() + 1)]
-    units, rng = len(members) or scores[0].shape[1], np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for _ in range(iterations):
-        # One run fewer than there are: as many would make the variance over runs too small (Rao & Wu 1988).
-        drawn = [rng.integers(len(runs), size=max(1, len(runs) - 1)) for runs in scores]
-        asked = rng.integers(units, size=units)
-        asked = asked if codes is None else np.concatenate([members[cluster] for cluster in asked])
-        yield [runs[drawn[0 if paired else i]][:, asked] for i, runs in enumerate(scores)]
+        drawn = rng.integers(len(members) or queries, size=len(members) or queries)
+        yield drawn if codes is None else np.concatenate([members[cluster] for cluster in drawn])
 
 
 def _poisson_counts(rng: np.random.Generator, rate: float, rows: int, columns: int) -> _Single:

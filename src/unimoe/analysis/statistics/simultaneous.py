@@ -38,6 +38,7 @@ class Joint:
     fixed: Array  # of every two systems: the part of queries, and what queries and runs both count, ``(2, ...)``
     variances: Array  # of every two systems: that of their difference, ``(systems, systems)``
     paired: NDArray[np.bool_]  # whether the runs of two systems pair
+    pooled: bool = False  # whether one variance of a run, found from the runs of all, serves all systems
 
     def smallest_p(self, sets: Sequence[tuple[int, Sequence[int]]], *, one_sided: bool = False) -> Array:
         """Return the smallest p of each draw, ascending, over the differences of a system from each of some others."""
@@ -70,6 +71,8 @@ class Joint:
         variance = total_variance(query, first + second, twice)
         first, second = first * without_bias(of_first), second * without_bias(of_second)
         total, parts = total_variance(query, first + second, twice), first**2 / of_first + second**2 / of_second
+        if self.pooled:  # of two systems with several runs, both parts are the same estimate
+            parts = (first + second) ** 2 / np.minimum(of_first, of_second)
         freedom = np.divide(total**2, parts, out=np.full_like(parts, _MANY), where=parts > 0.0)
         freedom = np.clip(freedom, np.minimum(of_first, of_second), _MANY)
         t = scaled * np.sqrt(np.divide(self.variances[system, others], variance, out=variance, where=variance > 0.0))
@@ -108,10 +111,14 @@ def joint(terms: Mapping[tuple[int, int], Terms | None], runs: Sequence[int]) ->
     # same whatever eigenvectors a processor finds for values that are equal, as those of like systems are.
     root = (vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T
     draws = rng.standard_normal((_DRAWS, number)) @ root
-    freedoms = np.where(several, np.array(runs) - 1.0, _MANY)
+    pooled = max((of_pair.pooled for of_pair in terms.values() if of_pair), default=0.0)
+    freedoms = np.where(several, pooled or np.array(runs) - 1.0, _MANY)
     rows = np.arange(max(runs) - 1)[:, None] < freedoms
-    scatter = rng.standard_normal((_DRAWS, *rows.shape)) * (rows * np.sqrt(own / freedoms))
-    return Joint(draws, scatter, freedoms, np.stack([query, twice]), variances, paired)
+    if pooled:
+        scatter = np.sqrt(rng.chisquare(pooled, (_DRAWS, 1, 1)) * own / freedoms)
+    else:
+        scatter = rng.standard_normal((_DRAWS, *rows.shape)) * (rows * np.sqrt(own / freedoms))
+    return Joint(draws, scatter, freedoms, np.stack([query, twice]), variances, paired, pooled > 0.0)
 
 
 def corrected(p: float, smallest: Array) -> float:

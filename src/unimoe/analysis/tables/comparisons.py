@@ -288,7 +288,10 @@ def limits(comparisons: Sequence[Comparison]) -> Iterator[str]:
     if alone := list(dict.fromkeys(system for c in comparisons for system in c.alone)):
         rows = "its tests take that run as it is" if len(alone) == 1 else "their tests take these runs as they are"
         yield f"One run of {', '.join(alone)}: {rows}."
-    runs = ((system, c.runs[place]) for c in comparisons for place, system in enumerate((c.system, c.baseline)))
+    for number in dict.fromkeys(c.pooled for c in comparisons if c.pooled):
+        yield f"Runs pooled over {number} systems: all are taken to vary alike from run to run, as was declared."
+    apart = [c for c in comparisons if not c.pooled]
+    runs = ((system, c.runs[place]) for c in apart for place, system in enumerate((c.system, c.baseline)))
     if two := list(dict.fromkeys(system for system, number in runs if number == 2)):
         yield f"Two seeds of {', '.join(two)}: {TWO_SEEDS}."
     left_out = gathered(((f"{c.name} on {c.key}", bool(c.parts)), run) for c in comparisons for run in c.left_out)

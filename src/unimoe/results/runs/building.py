@@ -214,7 +214,9 @@ def _result(
             depth=run.depth,
         ),
         training=None,
-        config={"paired_seeds": scoring.paired} | ({"topics": SEPARATE} if scoring.topics == SEPARATE else {}),
+        config={"paired_seeds": scoring.paired}
+        | ({"pool_runs": True} if scoring.pool_runs else {})
+        | ({"topics": SEPARATE} if scoring.topics == SEPARATE else {}),
         provenance=Provenance(
             created=run.modified,  # a run says nothing of its making but when it was written: is a gate older?
             python=platform.python_version(),

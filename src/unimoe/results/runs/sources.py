@@ -82,6 +82,7 @@ class Scoring:
     depth: int | None = None  # score only this many documents of each query
     allow: tuple[str, ...] = ()  # what would be refused otherwise, of ``ALLOWANCES``
     paired: bool = False  # whether run i of all systems shares data order and initial weights
+    pool_runs: bool = False  # whether the runs of all systems, of one recipe, share one variance
     topics: str | None = None  # whether queries with one id or text on several datasets are one topic, or ``separate``
 
     def __post_init__(self) -> None:
@@ -97,6 +98,8 @@ class Scoring:
             )
         if self.topics not in (None, SHARED, SEPARATE):
             raise UsageError(f"topics {self.topics!r}: unknown; use {SHARED} or {SEPARATE}")
+        if self.paired and self.pool_runs:
+            raise UsageError("runs that pair have one variance already; leave out --pool-runs, or --paired")
         if not self.metrics:
             raise UsageError("no metric to compare by; name one, such as ndcg@10")
         refuse_depth(self.depth)
