@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from unimoe.analysis.arms import NotComputable, missing_pairs
 from unimoe.analysis.comparisons import (
@@ -34,7 +34,7 @@ from unimoe.analysis.tables.scores import generate_comparison_table, overview_ta
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, path_of
 from unimoe.core.shown import Shown
-from unimoe.results.folder import Results
+from unimoe.results.folder import Results, load_all_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -352,6 +352,28 @@ def as_row(c: Comparison) -> dict[str, Any]:
 def _interval(name: str, found: Estimate | None) -> dict[str, float | None]:
     low, high = (found and found.interval) or (None, None)
     return {f"{name}_low": low, f"{name}_high": high}
+
+
+AnyResults: TypeAlias = Results | SystemComparison | Path | str
+
+
+def given_results(results: AnyResults) -> Results:
+    """Return results given in any of their forms; a folder is read."""
+    if isinstance(results, str | Path):
+        return load_all_results(results)
+    found = results.results if isinstance(results, SystemComparison) else results
+    if not isinstance(found, Results):
+        raise UsageError(
+            f"the results are a {type(results).__name__}; give an output folder, or what load_all_results gives"
+        )
+    return found
+
+
+def refuse_unknown(arms: Sequence[object], results: Results) -> None:
+    """Refuse an arm that has no results by a UsageError that names the closest."""
+    for arm in arms:
+        if not isinstance(arm, str) or arm not in results:
+            raise UsageError(unknown_arm(arm, results))
 
 
 def in_order(systems: Sequence[str], baseline: str | None) -> tuple[str, ...]:

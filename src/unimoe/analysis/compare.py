@@ -10,28 +10,31 @@ Light to import: no torch, no pandas, no pyplot, no scipy.stats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-import numpy as np
-
-from unimoe.analysis.analysis import Analysis, Pairs, SystemComparison, in_order
+from unimoe.analysis.analysis import (
+    Analysis,
+    AnyResults,
+    Pairs,
+    SystemComparison,
+    given_results,
+    in_order,
+    refuse_unknown,
+)
+from unimoe.analysis.any_statistic import compare_statistic
 from unimoe.analysis.arms import ArmPair
 from unimoe.analysis.comparisons import ITERATIONS, Comparison, compare_arms, unknown_arm
 from unimoe.analysis.gates.definitions import Gate, InterferenceGate, Registration, given_gates, load_gates
 from unimoe.analysis.gates.judging import Judgment, Refusal, judge_all
 from unimoe.analysis.gates.registration import default_gates, registered_in, suites
-from unimoe.analysis.gates.scores import align
 from unimoe.analysis.saved_comparison import Correction, TestFamily
 from unimoe.analysis.shown import TIR, Judgments, TIRs
 from unimoe.analysis.standings import Chosen, check_chosen
-from unimoe.analysis.statistics.estimates import over_draws
-from unimoe.analysis.statistics.resampling import drawn_queries
-from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.core.errors import DataError, UsageError, users_code
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.limits import name_problem
 from unimoe.metrics import MetricLike, canonical_metrics
 from unimoe.results import TASKS
@@ -60,8 +63,6 @@ __all__ = [
 Given: TypeAlias = str | RunContent
 SeedRuns: TypeAlias = Given | Sequence[Given]
 OfSystem: TypeAlias = SeedRuns | Mapping[str, SeedRuns]
-AnyResults: TypeAlias = Results | SystemComparison | Path | str
-Statistic: TypeAlias = Callable[[Array], float]
 
 
 def compare(
@@ -191,19 +192,6 @@ def compare(
     return SystemComparison(found.results, ordered, baseline, pairs, warnings=found.warnings, **how)
 
 
-class StatisticComparison(NamedTuple):
-    """A statistic of two systems' scores on one ``task/dataset``, in its own unit; system minus baseline at 95 %."""
-
-    key: str
-    metric: str
-    queries: int
-    system_value: float
-    baseline_value: float
-    difference: float
-    low: float
-    high: float
-
-
 def judge(
     results: AnyResults,
     gates: Registration | Mapping[str, Gate | Mapping[str, Any]] | Path | str | None = None,
@@ -293,85 +281,11 @@ def tir(results: AnyResults, specialist: str | None = None, joint: str | None = 
     return TIRs.of(judged)
 
 
-def compare_statistic(
-    results: AnyResults,
-    function: Statistic,
-    system: str,
-    baseline: str,
-    *,
-    dataset: str | None = None,
-    metric: str | None = None,
-    iterations: int = 2_000,
-    seed: int = 0,
-) -> StatisticComparison:
-    """Compare two systems by any function of their scores by query, such as a percentile, with a 95 % interval.
-
-    The interval holds for other queries and, of systems with several runs, for other runs, which pair where the
-    experiment declares it: it is that of the tests, with the variance over queries from resamples that all runs share.
-    A single run is taken as it is. A statistic that one query decides, such as the minimum, has no such interval.
-
-    Args:
-        results: what ``load_all_results`` or ``compare`` gives, or an output folder.
-        function: gets the scores of one run by query, ``(queries,)``, and returns a finite number. A system's value is
-            the mean over its runs, so that systems with other numbers of runs compare.
-        system: an arm or system.
-        baseline: the one to compare it with.
-        dataset: a dataset or ``task/dataset``; needed where both have results on several.
-        metric: one that the results hold by query; by default the main one.
-        iterations: resamples of queries; with 2,000 the interval's width is known to 2 %.
-        seed: of the random numbers.
-
-    Raises:
-        UsageError: an unknown system or dataset, fewer than two iterations, or a function that returns something else.
-        DataError: the results do not hold the metric by query, the function raised, or its value is not finite.
-    """
-    loaded, arms = given_results(results), (system, baseline)
-    if not callable(function):
-        raise UsageError(f"the statistic is a {type(function).__name__}; give a function of scores by query")
-    if not hasattr(iterations, "__index__") or iterations < 2:
-        raise UsageError(f"iterations {iterations}: at least 2 are needed, 2000 are usual")
-    _refuse_unknown(arms, loaded)
-    if not isinstance(metric, str | None):
-        raise UsageError(f"the metric is a {type(metric).__name__}; give its name, such as 'ndcg@10'")
-    shared = [key for key in loaded.dataset_keys if all(loaded.measured(key, arm) for arm in arms)]
-    chosen = [key for key in shared if dataset in (None, key, key.partition("/")[2])]
-    if len(chosen) != 1:
-        there = ", ".join(shared) or "none"
-        raise UsageError(f"dataset={dataset!r} names {len(chosen)} of those with both {system} and {baseline}: {there}")
-    (key,) = chosen
-    metric = metric or loaded.measured(key, system)[0].main_metric
-    aligned = align(loaded, arms, [key], metric)
-    (both,) = aligned.by_dataset.values()
-    scores = [loaded.scores(arm, key, runs.seeds, metric) for arm, runs in zip(arms, both, strict=True)]
-    queries, draws = scores[0].shape[1], both[0].scores.shape[1]
-    resamples = drawn_queries(queries, loaded.codes(key), iterations, seed)
-    with users_code("the statistic raised"):
-        values = [_of_runs(function, runs) for runs in scores]
-        of_draws = [[_of_runs(function, runs[:, asked]) for runs in scores] for asked in resamples]
-    drawn = [np.stack(of_arm, axis=1) for of_arm in zip(*of_draws, strict=True)]
-    found = over_draws(values, drawn, draws, paired=aligned.paired)
-    low, high = found.interval or (found.value, found.value)
-    value, other = (float(of_arm.mean()) for of_arm in values)
-    return StatisticComparison(key, metric, queries, value, other, found.value, low, high)
-
-
-def given_results(results: AnyResults) -> Results:
-    """Return results given in any of their forms; a folder is read."""
-    if isinstance(results, str | Path):
-        return load_all_results(results)
-    found = results.results if isinstance(results, SystemComparison) else results
-    if not isinstance(found, Results):
-        raise UsageError(
-            f"the results are a {type(results).__name__}; give an output folder, or what load_all_results gives"
-        )
-    return found
-
-
 def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment, ...]:
     """Judge one pair by the gates registered for it, and by default gates what these leave out."""
     if specialist == joint:
         raise UsageError(f"specialist and joint are both {joint!r}; name two arms")
-    _refuse_unknown((specialist, joint), results)
+    refuse_unknown((specialist, joint), results)
     asked = [ArmPair(task, specialist, joint) for task in TASKS]
     if not suites(results, asked):
         raise DataError(f"{results.output_dir}: {specialist} and {joint} have no dataset in common")
@@ -383,25 +297,6 @@ def _judge_pair(results: Results, specialist: str, joint: str) -> tuple[Judgment
     }
     registered = replace(registered, gates=of_pair)
     return (*judge(results, registered), *judge(results, default_gates(results, registered, asked)))
-
-
-def _refuse_unknown(arms: Sequence[object], results: Results) -> None:
-    for arm in arms:
-        if not isinstance(arm, str) or arm not in results:
-            raise UsageError(unknown_arm(arm, results))
-
-
-def _of_runs(function: Statistic, runs: Array) -> Array:
-    """Return a statistic of each of some runs ``(runs, queries)``."""
-    found = [function(scores) for scores in runs]
-    for one in found:
-        if not isinstance(one, int | float | np.number) or np.iscomplexobj(one):
-            raise UsageError(f"the statistic returned {type(one).__name__}; return one number for an array of scores")
-        if not np.isfinite(one):
-            raise DataError(
-                f"the statistic is {one} for some draw of {runs.shape[1]} queries; define it for every draw"
-            )
-    return np.array(found, dtype=np.float64)
 
 
 def _is_run(given: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ from unimoe.analysis.figures.training import conflict_grid
 from unimoe.analysis.gates.definitions import DifferenceGate, Gate, InterferenceGate, Registration, load_gates
 from unimoe.analysis.gates.findings import evaluate_gate
 from unimoe.analysis.gates.scores import collect
-from unimoe.analysis.gates.wording import finding_word, interval_text, value_text
+from unimoe.analysis.gates.wording import text_of
 from unimoe.analysis.report import gather, write_report
 from unimoe.analysis.report.pages import page, provenance
 from unimoe.analysis.report.systems import systems_headlines
@@ -137,8 +137,9 @@ def test_the_forest_shows_what_the_judgments_hold(tmp_path: Path) -> None:
     assert [ends for ends in black_lines(axes) if ends[0] != ends[1]] == clipped
     seen = words(drawing.figure)
     for item, found in rows:
-        assert f"{value_text(item.gate, found.value).removesuffix(' %')} {interval_text(item.gate, found)}" in seen
-        assert any(text.startswith(finding_word(item.gate, found.label)) for text in seen)
+        of = text_of(item.gate, found)
+        assert f"{of.value.removesuffix(' %')} {of.interval}" in seen
+        assert any(text.startswith(of.word) for text in seen)
     drawing.figure.draw_without_rendering()
     numbers, labels = ([text.get_window_extent() for text in beside.get_yticklabels()] for beside in axes.child_axes)
     assert max(box.x1 for box in numbers) < min(box.x0 for box in labels)

@@ -15,7 +15,7 @@ from unimoe import compare
 from unimoe.analysis.gates.findings import mean_difference
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.gates.scores import drawn_together
-from unimoe.analysis.gates.wording import bound_text
+from unimoe.analysis.gates.wording import text_of
 from unimoe.analysis.statistics.estimates import LossRatios, estimate
 from unimoe.analysis.statistics.variance import groups_of, moments
 from unimoe.core.trec import Run
@@ -68,7 +68,7 @@ def test_label_and_bound_need_t_and_halls_transformation_and_say_where_t_is_roug
     bound = wide.found.estimate.bound(0.9)
     assert wide.label == "FAIL"
     assert wide.found.estimate.held(bound).below == pytest.approx(0.9)
-    assert bound_text(wide.gate, wide.found) == f"at most {100 * bound:+.2f} %"
+    assert text_of(wide.gate, wide.found).bound == f"at most {100 * bound:+.2f} %"
     assert any(note.startswith("differences are skewed (skewness +4.") for note in wide.notes)
 
 

@@ -17,7 +17,7 @@ from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes
 from unimoe.analysis.formats import metric_name, p_text, signed
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import Gate, Label
-from unimoe.analysis.gates.findings import bounds_of, region_of
+from unimoe.analysis.gates.findings import region_of
 from unimoe.analysis.gates.judging import Judgment
 from unimoe.analysis.groups import ByGroup
 from unimoe.analysis.statistics.estimates import Estimate
@@ -59,11 +59,10 @@ def gate_groups(items: Sequence[Judgment], looks: Mapping[str, Look]) -> list[Cu
         gate, rows = item.gate, []
         shown = [(names[found.datasets[0]], found, "s") for found in item.rows]
         for name, found, marker in (*shown, (wording.across(gate), item.found, "D")) if item.parts else shown:
-            numbers = "not computable"
-            if not math.isnan(found.value):
-                numbers = f"{wording.number(gate, found.value)} {wording.interval_text(gate, found)}"
-            label = ": ".join(filter(None, (wording.finding_word(gate, found.label), wording.bound_text(gate, found))))
-            bounds = tuple(100.0 * end for end in bounds_of(gate, found) if end is not None)
+            said = wording.text_of(gate, found)
+            numbers = said.value if math.isnan(found.value) else f"{wording.number(gate, found.value)} {said.interval}"
+            label = ": ".join(filter(None, (said.word, said.bound)))
+            bounds = tuple(100.0 * end for end in said.bounds if end is not None)
             rows.append(ForestRow(name, found.estimate, numbers, label, looks[gate.sides[0]], bounds, marker))
         which = f"gate {item.name}" if item.registered else "no registered gate"
         sides = " against ".join(arms[arm] for arm in gate.sides)

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import InterferenceGate, Registration
-from unimoe.analysis.gates.findings import Finding, bounds_of
+from unimoe.analysis.gates.findings import Finding
 from unimoe.analysis.gates.judging import GateOutcome, GateOutcomes, Judgment, Refusal, exit_code
 
 WIDTH = 96
@@ -42,7 +42,7 @@ def say(item: GateOutcome) -> Said:
         return Said(item.name, "NOT JUDGED", "", f"{item.error}.", about, (("Asked", wording.claim_text(gate)),))
     return Said(
         name=item.name,
-        finding=f"{'ADVISORY ' if item.advisory else ''}{wording.finding_word(gate, item.label)}",
+        finding=f"{'ADVISORY ' if item.advisory else ''}{wording.text_of(gate, item.found).word}",
         label=f"gate: {item.verdict}, {'decides nothing' if item.advisory else wording.action(item)}",
         headline=wording.headline(item),
         about=about,
@@ -56,12 +56,13 @@ def _facts(item: Judgment) -> Iterator[Fact]:
     if item.advisory:
         yield "Advisory", f"{'; '.join(item.advisory)}: this neither passes nor stops a project"
     yield "Asked", wording.claim_text(gate)
-    value = f"{wording.value_text(gate, found.value)}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
+    text = wording.text_of(gate, found)
+    value = f"{text.value}{'' if math.isnan(found.value) else ', no interval'}: {found.why}"
     if ends:
-        freedom, lies = found.estimate.degrees_of_freedom, wording.region(gate, found.value)
+        freedom = found.estimate.degrees_of_freedom
         value = (
-            f"{wording.estimate_text(gate, found)} (95 % interval for {found.holds_for}, t with {freedom:.1f} degrees "
-            f"of freedom); the estimate is {lies}"
+            f"{text.estimate} (95 % interval for {found.holds_for}, t with {freedom:.1f} degrees "
+            f"of freedom); the estimate is {text.lies}"
         )
     if found.std is not None:
         by_seed = (f"seed {seed}: {wording.value_text(gate, of_seed)}" for seed, of_seed in found.by_seed.items())
@@ -74,13 +75,16 @@ def _facts(item: Judgment) -> Iterator[Fact]:
         scores.append(f"{arm} {100 * mean:.2f} ({which}{of_runs})")
     paired = "; seeds pair, as the experiment declares" if found.paired else ""
     yield "Scores", f"{metric_name(item.metric)} x 100, {found.queries:,} queries: {', '.join(scores)}{paired}"
-    if bound := wording.bound_text(gate, found):
-        yield "Bound", f"{bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not"
+    if text.bound:
+        yield (
+            "Bound",
+            f"{text.bound} with confidence {gate.label_confidence:g}: this decides, the 95 % interval does not",
+        )
     if found.confidence:
         yield "Confidence", wording.confidence_line(gate, found)
     if item.parts:
-        shown = ((row.datasets[0], wording.estimate_text(gate, row), row.label) for row in item.parts)
-        yield BY_DATASET, "; ".join(f"{name} {text} {wording.finding_word(gate, of)}" for name, text, of in shown)
+        shown = ((row.datasets[0], wording.text_of(gate, row)) for row in item.parts)
+        yield BY_DATASET, "; ".join(f"{name} {of.estimate} {of.word}" for name, of in shown)
     if isinstance(gate, InterferenceGate) and (other := wording.other_way(item)):
         yield "Across datasets", f"{wording.across(gate)}; {other}"
     if item.learnt is not None:
@@ -184,13 +188,13 @@ def _as_json(outcome: GateOutcome) -> dict[str, Any]:
 
 
 def _finding_as_json(item: Judgment, found: Finding) -> dict[str, Any]:
-    needed = item.gate.label_confidence
+    needed, text = item.gate.label_confidence, wording.text_of(item.gate, found)
     return {
         "label": found.label,
-        "finding": wording.finding_word(item.gate, found.label),
-        "estimate_lies": wording.region(item.gate, found.value),
+        "finding": text.word,
+        "estimate_lies": text.lies,
         "confidence": {label: float(wording.confidence_text(found, label, needed)) for label in found.confidence},
-        "bounds": bounds_of(item.gate, found),
+        "bounds": text.bounds,
         "interval": found.estimate.as_json(),
         "why": found.why or None,
         "means": dict(zip(item.gate.arms, found.means, strict=True)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from unimoe.analysis.formats import metric_name, signed, without
 from unimoe.analysis.gates.definitions import Averaging, Gate, InterferenceGate, Label
@@ -62,22 +62,51 @@ def value_text(gate: Gate, value: float) -> str:
     return "not computable" if math.isnan(value) else f"{number(gate, value)} {unit(gate)}"
 
 
-def interval_text(gate: Gate, found: Finding) -> str:
-    """Return an interval as ``[+3.11, +5.66]``, or that there is none."""
-    return f"[{', '.join(number(gate, end) for end in found.estimate.interval or ()) or 'no interval'}]"
+class FindingText(NamedTuple):
+    """What a gate found, as every terminal, table, figure and page shows it; each makes a layout of these alone."""
+
+    value: str  # ``+4.38 %``
+    interval: str  # ``[+3.11, +5.66]``, or that there is none
+    bound: str  # what the label rests on, such as ``at least +2.41 %``; empty without a label
+    bounds: tuple[float | None, float | None]  # the same as numbers
+    confidence: str  # in the label; empty where there is none
+    word: str  # INTERFERENCE, NO INTERFERENCE, SMALL, UNDECIDED; by kind of gate
+    lies: str  # where the estimate lies against the cutoffs; no claim about the truth
+
+    @property
+    def estimate(self) -> str:
+        """Value and interval, for example ``+4.38 % [+3.11, +5.66]``."""
+        return f"{self.value} {self.interval}"
+
+    @property
+    def sign_and_bound(self) -> str:
+        """The bound with a sign in place of words, and without its unit: ``≥ +2.41``."""
+        signs = self.bound.replace("at least", "\N{GREATER-THAN OR EQUAL TO}").replace(
+            "at most", "\N{LESS-THAN OR EQUAL TO}"
+        )
+        return signs.removesuffix(" %").removesuffix(" points")
 
 
-def estimate_text(gate: Gate, found: Finding) -> str:
-    """Return value and interval, for example ``+4.38 % [+3.11, +5.66]``."""
-    return f"{value_text(gate, found.value)} {interval_text(gate, found)}"
-
-
-def bound_text(gate: Gate, found: Finding, at_least: str = "at least", at_most: str = "at most") -> str:
-    """Return the bound that decides, for example ``at least +2.41 %``; empty where there is no label."""
-    low, high = bounds_of(gate, found)
-    if low is None:
-        return f"{at_most} {value_text(gate, high)}" if high is not None else ""
-    return f"{at_least} {value_text(gate, low)}" if high is None else f"{number(gate, low)} to {value_text(gate, high)}"
+def text_of(gate: Gate, found: Finding) -> FindingText:
+    """Write a finding out; this is the one place where that is done."""
+    ends = ", ".join(number(gate, end) for end in found.estimate.interval or ())
+    low, high = bounds = bounds_of(gate, found)
+    bound = ""
+    if low is not None and high is not None:
+        bound = f"{number(gate, low)} to {value_text(gate, high)}"
+    elif low is not None:
+        bound = f"at least {value_text(gate, low)}"
+    elif high is not None:
+        bound = f"at most {value_text(gate, high)}"
+    return FindingText(
+        value=value_text(gate, found.value),
+        interval=f"[{ends or 'no interval'}]",
+        bound=bound,
+        bounds=bounds,
+        confidence=confidence_text(found, found.label, gate.label_confidence),
+        word=finding_word(gate, found.label),
+        lies=region(gate, found.value),
+    )
 
 
 def confidence_text(found: Finding, label: Label, needed: float) -> str:
@@ -223,7 +252,7 @@ def headline(item: Judgment) -> str:
         means = claims(gate)
     these = "queries" if set(found.seeds) == {(None,)} else "seeds and queries"
     meaning = means.get(label) or found.why or f"these {these} cannot decide"
-    interval = f", {100 * LEVEL:g} % interval {interval_text(gate, found)}" if ends else ""
+    interval = f", {100 * LEVEL:g} % interval {text_of(gate, found).interval}" if ends else ""
     numbers = f"({name} {value_text(gate, found.value)}{interval})"
     return f"{said}{_bound(gate, found)} {numbers}: {meaning}{_carried(item)}.{_unlearnt(item)}"
 

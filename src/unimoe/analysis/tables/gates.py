@@ -69,11 +69,10 @@ def _place(item: Judgment, found: Finding) -> str:
 
 def _row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Cells:
     gate, every = item.gate, len(item.gate.datasets) > 1 and found is item.found
-    bound = wording.bound_text(gate, found, at_least="≥", at_most="≤").removesuffix(f" {wording.unit(gate)}")
+    said = wording.text_of(gate, found)
     seeds = dict.fromkeys(ABSENT if of_arm == (None,) else str(len(of_arm)) for of_arm in found.seeds)
     arms = zip(found.means, found.runs, strict=True)
-    finding = f"{'advisory ' if item.advisory else ''}{wording.finding_word(gate, found.label)}"
-    confidence = wording.confidence_text(found, found.label, gate.label_confidence)
+    finding = f"{'advisory ' if item.advisory else ''}{said.word}"
     return (
         Cell(f"all ({wording.across(gate)})") if every else names[found.datasets[0]],
         Cell.count(found.queries),
@@ -82,8 +81,8 @@ def _row(item: Judgment, found: Finding, names: Mapping[str, Cell]) -> Cells:
         _value(item, found.value).with_spread(found.std and 100 * found.std),
         *(_value(item, end) for end in found.estimate.interval or (math.nan, math.nan)),
         Cell(finding.capitalize()),
-        Cell(bound or ABSENT),
-        Cell(confidence or ABSENT, value=found.confidence.get(found.label)),
+        Cell(said.sign_and_bound or ABSENT),
+        Cell(said.confidence or ABSENT, value=found.confidence.get(found.label)),
     )
 
 
