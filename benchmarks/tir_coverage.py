@@ -4,10 +4,11 @@
 
 The code that judges real results (``unimoe.analysis.statistics``, the label rule of an interference gate, the
 differences and Holm's correction of the comparison table) judges scores between 0 and 1 from ``simulated_arms.py``.
-Three tables: TIR on one dataset, TIR over a suite of five (mean of TIRs), and the comparison table of eight equal
-systems on three datasets, whose 84 rows are one family; ``mark_false_rate_max`` is the share of tables with a mark. On
-the same data it shows Student's t over per-seed TIRs, and the bootstrap over queries with the runs as they are, by the
-normal limit it has at these sizes; beside the marks, a t test over queries with the runs as they are.
+Four tables: TIR on one dataset, TIR over a suite of five (mean of TIRs), labels where losses are skewed
+(``simulated_losses.py``, by the errors on each side), and the comparison table of eight equal systems on three
+datasets, whose 84 rows are one family; ``mark_false_rate_max`` is the share of tables with a mark. On the same data it
+shows Student's t over per-seed TIRs, and the bootstrap over queries with the runs as they are, by the normal limit it
+has at these sizes; beside the marks, a t test over queries with the runs as they are.
 
 The JSON counts rows with three seeds or more on each side; ``*`` marks those with two. ``†`` marks rows whose intervals
 are so wide that a true TIR of 1 % is as good as the cutoff of 2 %, where the label's confidence of .90 allows up to
@@ -24,7 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import scipy
@@ -32,9 +33,11 @@ from threadpoolctl import threadpool_limits
 
 from simulated_arms import MEAN, Kind
 from simulated_judgments import FEWEST, TRUTHS, Counts, Setting, judge, mark
+from simulated_losses import LOSSES, Skewed, judge_skewed
 from unimoe.results import processor_name
 
 Found: TypeAlias = dict[Setting, Counts]
+World: TypeAlias = Setting | Skewed
 
 RUNS = (
     *((runs, True) for runs in ((2, 2), (3, 3), (5, 5), (10, 10))),
@@ -103,6 +106,51 @@ def comparison_tables() -> list[Setting]:
         for sd in (0.003, 0.01, 0.02, 0.04)
         for runs, paired in MARK_RUNS
     ]
+
+
+def skewed_worlds() -> list[Skewed]:
+    """Return the configurations of the table of skewed losses."""
+    sizes = {shape: (43, 200, 1_000) if "dl19" in shape else (100, 300, 1_000, 3_000) for shape in LOSSES}
+    worlds = [
+        Skewed(shape, size, paired=paired) for shape in LOSSES for size in sizes[shape] for paired in (True, False)
+    ]
+    return [
+        *worlds,
+        *(Skewed(shape, sizes[shape][-2], runs=0) for shape in LOSSES),
+        *(Skewed(shape, 300, datasets=5) for shape in LOSSES),
+        *(Skewed(shape, 300, looks=True) for shape in LOSSES),
+    ]
+
+
+def skewed_table(found: dict[Skewed, Counts], reps: int) -> str:
+    """Return one row per world: how often labels are wrong on either side, at a nominal 10 %, and FAIL without loss."""
+    asked = (("FAIL", 0.01), ("PASS", 0.02), ("FAIL", 0.0))
+    rows = [
+        [
+            f"{world.shape}{' x 5' if world.datasets > 1 else ''}",
+            f"{world.queries:,}",
+            "3, 5, 8" if world.looks else f"{world.runs or 'none'}{' paired' if world.paired else ''}",
+            *(percent(counts[key], reps) for key in asked),
+        ]
+        for world, counts in found.items()
+    ]
+    heads = (f"{label} at {100 * truth:g} %" for label, truth in asked)
+    return table(["Losses", "Queries", "Seeds", *heads], rows)
+
+
+def one_sided(found: dict[Skewed, Counts], reps: int) -> dict[str, float]:
+    """Return the largest share of wrong labels, either way, of worlds by their size; a nominal 10."""
+
+    def largest(chosen: Callable[[Skewed], bool]) -> float:
+        wrong = (max(c["FAIL", 0.01], c["PASS", 0.02]) for world, c in found.items() if chosen(world))
+        return round(100 * max(wrong) / reps, 2)
+
+    return {
+        "one_sided_1000": largest(lambda world: world.queries >= 1_000),
+        "one_sided_dl19_200": largest(lambda world: world.queries == 200),
+        "one_sided_300": largest(lambda world: world.queries == 300),
+        "one_sided_below_200": largest(lambda world: world.queries < 200),
+    }
 
 
 def tir_table(found: Found, reps: int) -> str:
@@ -185,13 +233,13 @@ def summary(tirs: Found, marks: Found, reps: int) -> dict[str, float]:
     return {key: round(100 * count / reps, 2) for key, count in counted.items()}
 
 
-def simulated(work: Callable[..., Counts], setting: Setting, reps: int, seed: np.random.SeedSequence) -> Counts:
+def simulated(work: Callable[..., Counts], setting: World, reps: int, seed: np.random.SeedSequence) -> Counts:
     """Simulate one configuration on one BLAS thread: other configurations have the other cores."""
     with threadpool_limits(1):
         return work(setting, reps, np.random.default_rng(seed))
 
 
-def simulate_all(groups: Sequence[tuple[Callable[..., Counts], list[Setting], int]]) -> list[Found]:
+def simulate_all(groups: Sequence[tuple[Callable[..., Counts], Sequence[World], int]]) -> list[dict[Any, Counts]]:
     """Simulate groups of configurations on all cores; random numbers do not depend on how many there are."""
     tasks = [(work, setting, reps) for work, settings, reps in groups for setting in settings]
     start = time.perf_counter()
@@ -213,15 +261,23 @@ def main() -> None:
     start = time.perf_counter()
     print(f"{processor_name()}, {os.cpu_count()} cores, numpy {np.__version__}, scipy {scipy.__version__}")
     print(f"{reps:,} experiments per configuration, {of_marks:,} comparison tables")
-    groups = [(judge, one_dataset(), reps), (judge, suites(), reps), (mark, comparison_tables(), of_marks)]
-    one, suite, marks = simulate_all(groups)
-    print(f"\n{tir_table(one, reps)}\n\n{tir_table(suite, reps)}\n\n{mark_table(marks, of_marks)}\n")
+    groups: list[tuple[Callable[..., Counts], Sequence[World], int]] = [
+        (judge, one_dataset(), reps),
+        (judge, suites(), reps),
+        (judge_skewed, skewed_worlds(), reps),
+        (mark, comparison_tables(), of_marks),
+    ]
+    one, suite, skewed, marks = simulate_all(groups)
+    print(f"\n{tir_table(one, reps)}\n\n{tir_table(suite, reps)}\n\n{skewed_table(skewed, reps)}\n")
+    print(f"{mark_table(marks, of_marks)}\n")
     for enough, words in ((False, "with two seeds"), (True, "with three or more")):
         refused = [coverage(c, "refused") for s, c in {**one, **suite}.items() if s.enough is enough]
         print(f"no interval {words}, since the denominator is too uncertain: at most {percent(max(refused), reps)} %")
     error = 100 * math.sqrt(0.95 * 0.05 / reps)
-    print(f"percent; standard error of a coverage {error:.2f} points; {time.perf_counter() - start:.0f} s in all")
-    print(json.dumps(summary({**one, **suite}, marks, reps)))
+    label = 100 * math.sqrt(0.1 * 0.9 / reps)
+    spent = time.perf_counter() - start
+    print(f"percent; standard error of a coverage {error:.2f} points, of 10 % {label:.2f}; {spent:.0f} s in all")
+    print(json.dumps(summary({**one, **suite}, marks, reps) | one_sided(skewed, reps)))
 
 
 if __name__ == "__main__":

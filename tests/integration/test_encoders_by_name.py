@@ -21,6 +21,8 @@ from support.toy_collections import invented, write_invented
 from unimoe.core.trec import Run
 
 TOY = invented(documents=12, queries=4, words=6)
+EXACT = ("--set", "model.dtype=float32")  # some processors are probed to be faster in bfloat16
+SEARCH = ("--set", "encoder.dtype=float32")
 
 
 @pytest.fixture
@@ -54,15 +56,33 @@ def test_a_hub_id_is_read_with_the_registrys_prompts_by_both_commands(places: di
     assert cosines(tmp_path / "st", "", "")["q0"] != pytest.approx(expected["q0"], abs=1e-3)
     out = ("--dataset", "toy", "--output-dir", str(tmp_path / "out"))
     said = 'prompts query "query: ", document "passage: " of mteb\'s registry; mean pooling; 64 tokens'
-    named = ("evaluate", "--model", "encoder:intfloat/e5-small-v2", "--task", "embedding")
+    named = ("evaluate", "--model", "encoder:intfloat/e5-small-v2", "--task", "embedding", *EXACT)
     assert said in scripts.successful(scripts.call_unimoe(*named, *out, **places)).stderr
     assert said in scripts.result_of(tmp_path / "out", "e5-small-v2", task="embedding").read_as
     assert_run(scripts.run_of(tmp_path / "out", "e5-small-v2", task="embedding"), expected)
-    searched = ("retrieve", "--encoder", "intfloat/e5-small-v2", "--dataset", "toy", "--output-dir", tmp_path / "r")
+    searched = (
+        "retrieve",
+        "--encoder",
+        "intfloat/e5-small-v2",
+        "--dataset",
+        "toy",
+        "--output-dir",
+        tmp_path / "r",
+        *SEARCH,
+    )
     assert said in scripts.successful(scripts.call_unimoe(*searched, **places)).stderr
     assert_run(scripts.run_of(tmp_path / "r", "e5-small-v2", task="retrieval"), expected)
     shutil.copytree(tmp_path / "st", tmp_path / "e5-small-v2")
-    local = ("evaluate", "--model", f"encoder:{tmp_path / 'e5-small-v2'}", "--task", "embedding", "--name", "local")
+    local = (
+        "evaluate",
+        "--model",
+        f"encoder:{tmp_path / 'e5-small-v2'}",
+        "--task",
+        "embedding",
+        "--name",
+        "local",
+        *EXACT,
+    )
     scripts.successful(scripts.call_unimoe(*local, *out, **places))
     prompts = {
         scripts.result_of(tmp_path / "out", name, task="embedding").identity.prompt for name in ("e5-small-v2", "local")
@@ -72,7 +92,7 @@ def test_a_hub_id_is_read_with_the_registrys_prompts_by_both_commands(places: di
 
 def test_a_decoder_embeds_with_the_pooling_that_is_stated(places: dict[str, str], tmp_path: Path) -> None:
     folder = save_tiny_decoder(tmp_path / "decoder")
-    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
+    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding", *EXACT)
     command = (*named, "--output-dir", str(tmp_path / "out"))
     refused = scripts.call_unimoe(*command, **places)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 1)
@@ -102,7 +122,7 @@ def test_a_folder_of_another_kind_is_no_encoder_in_silence(
     line = f"{folder}: read as encoder, and its files say {kind}{remedy.format(folder=folder)}"
     assert done.stderr.splitlines()[:2] == [line, f"{folder}: no prompts; mean pooling; 64 tokens"]
     assert line in scripts.result_of(tmp_path / "out", "model", task="retrieval").caveats
-    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding")
+    named = ("evaluate", "--model", f"encoder:{folder}", "--dataset", "toy", "--task", "embedding", *EXACT)
     done = scripts.successful(scripts.call_unimoe(*named, "--output-dir", str(tmp_path / "named"), **places))
     (line,) = [line for line in done.stderr.splitlines() if "read as encoder" in line]
     assert f"and its files say {kind}; encoder: " in line
@@ -129,6 +149,15 @@ def test_which_of_a_folders_prompts_are_read_and_which_not_is_said(
 ) -> None:
     expected = cosines(tmp_path / "st", *read)
     folder = save_sentence_transformer(tmp_path / "bare", tmp_path / "model", prompts=prompts)
-    searched = ("retrieve", "--encoder", str(folder), "--dataset", "toy", "--output-dir", str(tmp_path / "out"))
+    searched = (
+        "retrieve",
+        "--encoder",
+        str(folder),
+        "--dataset",
+        "toy",
+        "--output-dir",
+        str(tmp_path / "out"),
+        *SEARCH,
+    )
     assert said in scripts.successful(scripts.call_unimoe(*searched, **places)).stderr
     assert_run(scripts.run_of(tmp_path / "out", "model", task="retrieval"), expected)
