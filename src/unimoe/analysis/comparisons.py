@@ -383,9 +383,7 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
         losses=int((delta < 0).sum()),
         pooled=scores.pooled,
         without=tuple((n, mean_difference([*r.by_dataset]).value(r.means)) for n, r in without_each_dataset(scores)),
-        elsewhere=over_collections(scores.moments, each, estimated.estimand)
-        if len(each) >= FEWEST and not unfit
-        else None,
+        elsewhere=None if len(each) < FEWEST or unfit else over_collections(scores.moments, each, estimated.estimand),
     )
     return found, delta
 
@@ -398,4 +396,4 @@ def _other_runs(results: Results, arms: Collection[str], keys: Sequence[str], me
             continue
         seeds, *others = seeds_on(results, arm, keys)
         if len(seeds) > 1 and all(other == seeds for other in others):
-            yield np.stack([results.scores(arm, key, seeds, metric).mean(axis=1) for key in keys], axis=1)
+            yield np.stack([results.draws(arm, key, seeds, metric).mean(axis=1) for key in keys], axis=1)

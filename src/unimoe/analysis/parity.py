@@ -16,8 +16,7 @@ from unimoe.analysis.statistics.variance import Array
 from unimoe.core.errors import DataError, path_of
 from unimoe.core.trec import Run, ranked
 from unimoe.formats.runs import read_run
-from unimoe.results import EvalResult, by_query_id, read_result, run_beside
-from unimoe.results.folder import result_paths
+from unimoe.results import EvalResult, by_query_id, read_result, result_paths, run_beside
 
 TOP = 10  # documents at the head of a ranking, whose change a reader would see
 

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from unimoe.analysis.analysis import SystemComparison, as_row, in_order
+from unimoe.analysis.analysis import SystemComparison, in_order
 from unimoe.analysis.arms import ArmPair
 from unimoe.analysis.comparisons import systems_of, unknown_arm
-from unimoe.analysis.drilldown import LIMIT, TOP, drilldown_table
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Refusal, exit_code
-from unimoe.analysis.gates.output import filled, gate_lines, gates_as_json
 from unimoe.analysis.gates.registration import gate_of, registered_in
-from unimoe.analysis.report.systems import systems_headlines
 from unimoe.analysis.saved_comparison import CORRECTED, MARKER, saved_comparison
 from unimoe.analysis.standings import check_chosen
 from unimoe.analysis.tables import Table
-from unimoe.analysis.tables.comparisons import comparisons_table, judged_table, standings_table
-from unimoe.analysis.tables.groups import groups_as_rows, groups_table
-from unimoe.analysis.tables.scores import generate_comparison_table
-from unimoe.checks import lines
 from unimoe.cli.compare import Options
+from unimoe.cli.compare_output import Compared, as_json, table_parts, verdict_parts
 from unimoe.cli.models import ModelOptions
 from unimoe.cli.run_files import (
     Pattern,
-    as_run_files,
     groups_in,
-    is_scored,
     name_systems,
     once,
     select_datasets,
@@ -40,9 +32,9 @@ from unimoe.cli.run_files import (
     select_runs,
     two_arms,
 )
+from unimoe.cli.scored_systems import as_run_files, is_scored
 from unimoe.core.console import print_error, stderr, stdout
 from unimoe.core.errors import DataError, UsageError, refuse_missing
-from unimoe.core.grouping import gathered
 from unimoe.metrics import DEFAULT_METRICS, canonical_metrics
 from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.comparability import with_metrics
@@ -52,16 +44,6 @@ from unimoe.results.runs.scoring import ScoredRun
 from unimoe.results.runs.sources import RunSource, Scoring
 
 _METRIC = "ndcg@10"
-
-
-class _Found(NamedTuple):
-    """What a form compared, and what is kept with it."""
-
-    table: SystemComparison
-    scored: ScoredSystems | None  # the runs that were read
-    gates: Registration | None
-    source: Path | None = None  # a folder whose sidecars are kept too
-    missing: Sequence[str] = ()  # what was asked for and cannot be compared
 
 
 def run(options: Options) -> int:
@@ -103,10 +85,10 @@ def run(options: Options) -> int:
     # Kept before the first line is printed: a pager that quits closes the pipe, which ends the command there.
     report = None if options.output_dir is None else _keep(found, overwrite=options.overwrite)
     if options.as_json:
-        plain = to_jsonable_python(_as_json(options, found, verdict=verdict), inf_nan_mode="null")
+        plain = to_jsonable_python(as_json(options, found, verdict=verdict), inf_nan_mode="null")
         stdout.out(json.dumps(plain, ensure_ascii=False))
     else:
-        for part in _verdict(found.table) if verdict else _systems(options, found):
+        for part in verdict_parts(found.table) if verdict else table_parts(options, found):
             if isinstance(part, Table):
                 stdout.print(part.to_rich(), crop=False)
                 stdout.print()
@@ -124,7 +106,7 @@ def run(options: Options) -> int:
     return exit_code(decisive)
 
 
-def _judge_runs(options: Options) -> _Found:
+def _judge_runs(options: Options) -> Compared:
     """Judge a joint model against its specialist, by the runs of both."""
     names = options.specialist_name or "specialist", options.joint_name or "joint"
     specialist, joint = names
@@ -148,7 +130,7 @@ def _judge_runs(options: Options) -> _Found:
         registration = Registration({"interference": gate})
     judges = registration if options.output_dir is None else None
     table = _compare(options, scored.results, names, specialist, pairs="baseline", gates=judges)
-    return _Found(table, scored, registration)
+    return Compared(table, scored, registration)
 
 
 def _gates(options: Options) -> tuple[Registration | None, list[str]]:
@@ -162,7 +144,7 @@ def _gates(options: Options) -> tuple[Registration | None, list[str]]:
     return registration, [gate.metric for gate in registration.gates.values()] if registration else []
 
 
-def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Sequence[str]) -> _Found:
+def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Sequence[str]) -> Compared:
     """Compare systems by their run files, and judge them where there are gates."""
     registration, of_gates = _gates(options)
     systems = name_systems(patterns)
@@ -172,10 +154,10 @@ def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Seque
     asked = list(dict.fromkeys([*main, *of_gates]))  # a gate's metric is asked for, and not hidden
     scored = _read(options, systems, datasets, f"comparison of {', '.join(ordered)}", asked, gates=registration)
     judges = registration if options.output_dir is None else None
-    return _Found(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
+    return Compared(_compare(options, scored.results, ordered, baseline, gates=judges), scored, registration)
 
 
-def _compare_predictions(options: Options, folders: Sequence[Path]) -> _Found:
+def _compare_predictions(options: Options, folders: Sequence[Path]) -> Compared:
     """Compare the models whose predictions mteb kept, on every task that has judgments."""
     from unimoe.evaluation.predictions import find_predictions, prediction_sources  # mteb takes seconds to import
 
@@ -200,10 +182,10 @@ def _compare_predictions(options: Options, folders: Sequence[Path]) -> _Found:
     judges = registration if options.output_dir is None else None
     table = _compare(options, scored.results, ordered, options.baseline, gates=judges)
     missing = [line.partition(": ")[0] for line in (*problems, *without)]
-    return _Found(table, scored, registration, missing=missing)
+    return Compared(table, scored, registration, missing=missing)
 
 
-def _compare_folder(options: Options, folder: Path) -> _Found:
+def _compare_folder(options: Options, folder: Path) -> Compared:
     """Compare arms of a folder of results, corrected as the comparison that it holds unless the options say how."""
     saved = saved_comparison(folder)
     allow, baseline, target = options.allow or [], options.baseline, options.output_dir
@@ -238,7 +220,7 @@ def _compare_folder(options: Options, folder: Path) -> _Found:
     table = _compare(options, results, ordered, baseline, **how)
     if target is not None and target.resolve() == folder.resolve():
         raise UsageError(f"--output-dir {folder} is what --results reads; choose another folder")
-    return _Found(table, None, registered_in(folder), folder)
+    return Compared(table, None, registered_in(folder), folder)
 
 
 def _read(
@@ -304,122 +286,10 @@ def _compare(
     return SystemComparison(results, systems, baseline, **{"pairs": "all"} | form | given)
 
 
-def _keep(found: _Found, *, overwrite: bool) -> Path:
+def _keep(found: Compared, *, overwrite: bool) -> Path:
     """Keep the comparison in the output folder of its results, and return its report."""
     from unimoe.analysis.report import SUBFOLDER, keep_comparison
 
     folder = found.table.results.output_dir
     keep_comparison(found.table, folder, found.gates, overwrite=overwrite, source=found.source)
     return folder / SUBFOLDER / "report.html"
-
-
-def _verdict(table: SystemComparison) -> Iterable[str | Table]:
-    """Yield the judgment of two arms, their scores and the queries that differ most."""
-    yield gate_lines(table.registration, table.outcomes)
-    yield from _at_risk(table)
-    yield f"\n{_levels(table.results)}\n"
-    yield generate_comparison_table(table.results, table.all_comparisons)
-    if table.by_group:
-        yield groups_table(table.results, table.by_group)
-    for item in table.judgments:
-        for row in item.rows:
-            if cases := table.cases[item.name, row.datasets[0]]:
-                yield drilldown_table(cases, item.gate, row.datasets[0])
-
-
-def _systems(options: Options, found: _Found) -> Iterable[str | Table]:
-    """Yield judgments and what was found, the table of systems, every test, and the queries that differ most."""
-    table = found.table
-    if found.gates:
-        yield f"{gate_lines(found.gates, table.decisive)}\n"
-    yield from map(filled, systems_headlines(table.results, table.comparisons))
-    yield from _at_risk(table)
-    yield f"{filled(f'{table.summary}. {_levels(table.results)}')}\n"
-    overview, metrics = table.table("datasets"), {m for result in table.results.results for m in result.aggregate}
-    if overview.groups:
-        yield overview
-    if not overview.groups or (options.layout != "datasets" and len(metrics) > 1):
-        yield table.table()
-    of_pairs = (standings_table, judged_table)
-    yield from (made for make in of_pairs if (made := make(table.results, table.comparisons)).groups)
-    yield comparisons_table(table.results, table.comparisons)
-    if table.by_group:
-        yield groups_table(table.results, table.by_group)
-    for of in table.drilled if options.queries else ():  # many pairs have fewer queries each
-        cases, top = table.cases[of.name, of.found.datasets[0]], max(3, min(TOP, 3 * TOP // len(table.drilled)))
-        if cases:
-            yield drilldown_table(cases, of.gate, of.found.datasets[0], top)
-
-
-def _at_risk(table: SystemComparison) -> Iterable[str]:
-    """Yield which findings depend on equal scores or unjudged documents."""
-    return (filled(f"Caveat: {line}.") for test in table.comparisons for line in lines(test.checks, "caveat"))
-
-
-def _levels(results: Results) -> str:
-    """Say from which grade on a document counted as relevant."""
-    levels = gathered((first.relevance_level, first.dataset) for first in results.firsts)
-    return "; ".join(f"Relevance level {level} on {', '.join(names)}" for level, names in levels.items()) + "."
-
-
-def _as_json(options: Options, found: _Found, *, verdict: bool) -> dict[str, Any]:
-    """Return what was compared, and what to know before believing the numbers; then what was found."""
-    table, results = found.table, found.table.results
-    of_system = gathered((run.source.system, run) for run in found.scored.runs) if found.scored else {}
-    plain = {
-        "datasets": {
-            first.key: {
-                "task": first.task,
-                "metric": first.main_metric,
-                "queries": len(results.queries(first.key)),
-                "labelled": len(first.per_query) if first.predicted else None,
-                "predicted": first.predicted
-                and {
-                    "judgments": first.predicted.judgments,
-                    "hash": first.predicted.hash,
-                    "lambda": first.predicted.weights,
-                },
-                "relevance_level": first.relevance_level,
-            }
-            for first in results.firsts
-        },
-        "runs": [
-            {
-                "system": run.source.system,
-                "dataset": run.source.judged.dataset,
-                "seed": run.source.seed,
-                "path": run.source.name,
-                "depth": run.depth,
-                "hash": run.digest,
-                "missing_queries": run.missing,
-                "scores": results[run.source.system][run.source.seed][f"{TASK}/{run.source.judged.dataset}"],
-            }
-            for runs in of_system.values()
-            for run in runs
-        ],
-        "clusters": results.cluster_numbers,
-        "by_group": groups_as_rows(table.by_group),
-        "caveats": list(results.caveats),
-        "warnings": found.scored.warnings if found.scored else [],
-        "checks": [asdict(check) for check in table.checks],
-    }
-    if verdict or found.gates:
-        outcomes = table.outcomes if verdict else table.decisive
-        plain["gates"] = gates_as_json(table.registration, outcomes, table.decisive)
-    if verdict or options.queries:
-        plain["drilldown"] = [
-            {"gate": of.name, "dataset": of.found.datasets[0], "arms": of.gate.arms, **asdict(case)}
-            for of in table.drilled
-            for case in table.cases[of.name, of.found.datasets[0]][:LIMIT]
-        ]
-    if verdict:
-        return plain | {"comparisons": list(map(as_row, table.comparisons))}
-    return plain | {
-        "baseline": table.baseline,
-        "pairs": table.pairs,
-        **{name: getattr(table, name) for name in CORRECTED},
-        "pool_runs": results.pools_runs,
-        "scores": table.score_rows,
-        "comparisons": table.test_rows,
-        "ranks": table.rank_rows,
-    }

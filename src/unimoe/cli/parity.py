@@ -58,7 +58,7 @@ def parity(
     else 10.
     """
     from unimoe.analysis.parity import parity as compare_scores
-    from unimoe.results.folder import result_paths
+    from unimoe.results import result_paths
 
     if not math.isfinite(tolerance):
         raise UsageError(f"--tolerance {tolerance}: no finite number")

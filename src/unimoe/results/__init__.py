@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.checks import Check
-from unimoe.core.errors import DataError
+from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import Strict, find_files, read_json, write_json
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 from unimoe.results.predicted import PredictedScores
@@ -219,6 +219,10 @@ class DrillDown(Strict):
 SIDECARS = (".queries.json", ".mteb.json")  # ends of the names of files beside a result
 
 
+# Result files below the folder of a seed, of an arm, and of an experiment.
+_BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
+
+
 def by_query_id(values: Mapping[str, float]) -> list[float]:
     """Return the values of ``{query id: value}`` by ascending query id, as ``per_query_metrics`` holds them."""
     return [values[query_id] for query_id in sorted(values)]
@@ -243,6 +247,26 @@ def result_files(output_dir: Path) -> list[Path]:
     """Return the result files of an output folder, without the files beside them; none where there is no folder."""
     found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
     return [path for path in found if not path.name.endswith(SIDECARS)]
+
+
+def result_paths(path: Path) -> dict[str, Path]:
+    """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
+
+    A folder of several arms has the first stage's results beside one system's, several systems are a UsageError;
+    nothing is found in other folders.
+    """
+    if path.is_file() and path.suffix == ".json":
+        return {read_result(path).key: path}
+    found: dict[Path, dict[str, Path]] = {}
+    for file in next(filter(None, (sorted(path.glob(pattern)) for pattern in _BELOW)), ()):
+        if not file.name.endswith(SIDECARS):
+            result = read_result(file)
+            if result.task == "reranking" and result.identity.base_model is not None:
+                found.setdefault(file.parents[2], {})[result.key] = file
+    if len(found) > 1:
+        systems = ", ".join(sorted(map(str, found)))
+        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {systems}")
+    return next(iter(found.values()), {})
 
 
 def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, dataset: str) -> Path:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from unimoe.core.errors import DataError, UsageError, path_of
+from unimoe.core.errors import DataError, path_of
 from unimoe.core.grouping import gathered
 from unimoe.results import (
-    SIDECARS,
     TASKS,
     EvalResult,
     Otherwise,
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 Seed: TypeAlias = int | None  # of a training; None for arms that have none, such as BM25 and zero-shot
 Details: TypeAlias = Mapping[str, QueryDetail]  # what is known of the queries of one arm and seed, by query id
-
-# Result files below the folder of a seed, of an arm, and of an experiment.
-_BELOW = ("results/*/*.json", "seed_*/results/*/*.json", "*/seed_*/results/*/*.json")
 
 
 class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
@@ -363,26 +359,6 @@ def load_all_results(
     for of_queries in filter(None, (clusters, groups)):
         of_queries.refuse_others({first.key: first.per_query for first in results.firsts}, whole=only is None)
     return results
-
-
-def result_paths(path: Path) -> dict[str, Path]:
-    """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
-
-    A folder of several arms has the first stage's results beside one system's, several systems are a UsageError;
-    nothing is found in other folders.
-    """
-    if path.is_file() and path.suffix == ".json":
-        return {read_result(path).key: path}
-    found: dict[Path, dict[str, Path]] = {}
-    for file in next(filter(None, (sorted(path.glob(pattern)) for pattern in _BELOW)), ()):
-        if not file.name.endswith(SIDECARS):
-            result = read_result(file)
-            if result.task == "reranking" and result.identity.base_model is not None:
-                found.setdefault(file.parents[2], {})[result.key] = file
-    if len(found) > 1:
-        systems = ", ".join(sorted(map(str, found)))
-        raise UsageError(f"{path}: holds results of {len(found)} systems; name one of {systems}")
-    return next(iter(found.values()), {})
 
 
 def _read(output_dir: Path, paths: Sequence[Path]) -> Iterator[EvalResult]:

@@ -44,12 +44,19 @@ def shared_topics(queries: Sequence[Mapping[str, Asked | None]]) -> list[Codes] 
             node = parent
         return node
 
-    for (one, first), (other, second) in combinations(enumerate(queries), 2):
-        same = [(query_id, query_id) for query_id in first if query_id in second]
-        if same and _by_chance([(first[q], second[q]) for q, _ in same]):
+    known = [{q: asked for q, asked in of.items() if asked} for of in queries]
+    texts = [{q: normal(asked.text) for q, asked in of.items()} for of in known]
+    by_text = [{text: q for q, text in of.items() if text} for of in texts]
+    for one, other in combinations(range(len(queries)), 2):
+        same = [(q, q) for q in queries[one] if q in queries[other]]
+        asked = [q for q, _ in same if texts[one].get(q) and texts[other].get(q)]
+        # The translations of a topic have other texts, but documents with the same ids.
+        alike = [
+            q for q in asked if texts[one][q] == texts[other][q] or known[one][q].relevant & known[other][q].relevant
+        ]
+        if asked and 2 * len(alike) <= len(asked):  # most queries with one id are others on each dataset
             same = []
-        by_text = {normal(asked.text): q for q, asked in second.items() if asked and asked.text}
-        same += [(q, by_text[text]) for q, asked in first.items() if asked and (text := normal(asked.text)) in by_text]
+        same += [(q, by_text[other][text]) for text, q in by_text[one].items() if text in by_text[other]]
         for mine, theirs in same:
             parents[root((other, theirs))] = root((one, mine))
     if not parents:
@@ -101,13 +108,3 @@ def repeated_texts(results: Sequence[EvalResult], details: DetailsOf) -> IdPairs
 def normal(text: str) -> str:
     """Return a text without what makes equal texts look different: case, space, and Unicode's forms."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-
-
-def _by_chance(pairs: Sequence[tuple[Asked | None, Asked | None]]) -> bool:
-    """Return whether queries with one id are others on each dataset: most have other texts and other documents.
-
-    The translations of a topic have other texts, but documents with the same ids.
-    """
-    known = [(one, other) for one, other in pairs if one and other and one.text and other.text]
-    alike = sum(normal(one.text) == normal(other.text) or bool(one.relevant & other.relevant) for one, other in known)
-    return bool(known) and 2 * alike <= len(known)

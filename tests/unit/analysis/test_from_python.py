@@ -22,8 +22,8 @@ from unimoe.analysis.parity import Parity, Scored, compare_dataset, parity
 from unimoe.cli.parity import parity_json, parity_lines, verdict_line
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.trec import Run, write_run
-from unimoe.results import result_path, run_path, write_result
-from unimoe.results.folder import Results, result_paths
+from unimoe.results import result_path, result_paths, run_path, write_result
+from unimoe.results.folder import Results
 
 QRELS = random_qrels(20, np.random.default_rng(1))
 
