@@ -43,8 +43,8 @@ class Differing(NamedTuple):
 
 # A difference of a query counts from so many standard deviations of the runs' noise in it, noise from a tenth of a
 # point on: less is as good as none. Where few queries differ by more, the noise of all decides with them, unless those
-# few make up more than four fifths of the differences' squares.
-_BEYOND, _LEAST_NOISE, _MOST_CARRIED, _ROUNDING = 3.0, 1e-3, 0.8, 1e-12
+# few make up nearly all of the differences' squares.
+_BEYOND, _LEAST_NOISE, _MOST_CARRIED, _ROUNDING = 3.0, 1e-3, 0.95, 1e-12
 
 
 @dataclass(frozen=True)
