@@ -92,6 +92,11 @@ class Judgment(Shown):
         return EXIT_CODES["INCONCLUSIVE" if self.advisory else self.label]
 
     @property
+    def labelled(self) -> bool:
+        """Whether people judged a sample of the queries, and a model all."""
+        return any(self.results.labelled(key) is not None for key in self.gate.keys)
+
+    @property
     def rows(self) -> tuple[Finding, ...]:
         """What the gate found on each of its datasets."""
         return self.parts or (self.found,)

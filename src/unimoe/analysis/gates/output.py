@@ -99,6 +99,7 @@ def _facts(item: Judgment) -> Iterator[Fact]:
     if item.plan and item.label == "INCONCLUSIVE":
         if settles := wording.would_settle(item):
             together = " (queries of all datasets together)" if item.parts and not gate.looks else ""
+            together += " (a like share of them labelled)" if item.labelled else ""
             yield SETTLES, settles + together
         yield "Can decide", wording.decides_sentence(item.plan)
     yield "Stability", item.stability.sentence
