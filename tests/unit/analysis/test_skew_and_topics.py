@@ -149,3 +149,16 @@ def test_fifty_topics_in_five_languages_without_a_difference_are_significant_as_
         p = estimate(moments(blocks, drawn=together), mean_difference(languages)).p
         small += p is not None and p < 0.05
     assert 0.03 <= small / reps <= 0.08
+
+
+def test_one_shared_topic_leaves_each_dataset_its_own_freedom() -> None:
+    """Twelve queries and 500: an average whose variance is that of the twelve has about eleven degrees of freedom."""
+    rng = np.random.default_rng(6)
+    blocks = [[rng.normal(0.5, sd, (1, n)), np.full((1, n), 0.4)] for n, sd in ((12, 0.3), (500, 0.3))]
+    small, large = np.arange(12, dtype=np.intp), np.arange(11, 511, dtype=np.intp)  # 11 is on both
+    apart, together = (
+        estimate(moments(blocks, drawn=drawn), mean_difference(["x", "y"]))
+        for drawn in ((), drawn_together([small, large]))
+    )
+    assert together.degrees_of_freedom == pytest.approx(apart.degrees_of_freedom, rel=0.3)
+    assert together.standard_error == pytest.approx(apart.standard_error, rel=0.05)

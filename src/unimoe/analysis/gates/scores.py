@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress, takewhile
@@ -44,6 +44,7 @@ class Differing(NamedTuple):
 # A difference of a query counts from so many standard deviations of the runs' noise in it, noise from a tenth of a
 # point on: less is as good as none. Where few queries differ by more, the noise of all decides with them, unless those
 # few make up nearly all of the differences' squares.
+_FEWEST_ALIKE = 10  # topics on the same datasets that are a part of their own
 _BEYOND, _LEAST_NOISE, _MOST_CARRIED, _ROUNDING = 3.0, 1e-3, 0.95, 1e-12
 
 
@@ -133,7 +134,7 @@ class Aligned:
             yield from ((place, query) for query in np.flatnonzero(chosen).tolist())
         for kind, of in enumerate(self.drawn):
             if place in of.parts:
-                columns, draws = of.parts[place]
+                columns, draws, _ = of.parts[place]
                 here = chosen[columns]
                 numbers = np.flatnonzero(here) if draws is None else draws[here]
                 yield from ((kind, draw) for draw in numbers.tolist())
@@ -207,7 +208,8 @@ def drawn_on(results: Results, keys: Sequence[str]) -> tuple[Drawn, ...]:
 def drawn_together(topics: Sequence[Codes], labelled: Sequence[NDArray[np.bool_] | None] = ()) -> tuple[Drawn, ...]:
     """Return what is drawn together: the topics of datasets that share some, the queries of each other dataset.
 
-    Topics with human judgments on any of the datasets are drawn apart from those with a model's alone.
+    Topics with human judgments on any of the datasets are drawn apart from those with a model's alone. Of datasets that
+    share some topics, those of one alone are a part by themselves: the variance of each part has its own freedom.
     """
     families: list[tuple[set[int], set[int]]] = []  # places of datasets, and the topics there
     for place, codes in enumerate(topics):
@@ -220,11 +222,23 @@ def drawn_together(topics: Sequence[Codes], labelled: Sequence[NDArray[np.bool_]
     found = []
     for places, numbers in sorted(families, key=lambda family: min(family[0])):
         for apart in filter(None, (numbers - of_people, numbers & of_people)):
-            order = {number: draw for draw, number in enumerate(sorted(apart))}
-            here = {p: np.flatnonzero(np.isin(topics[p], [*apart])) for p in sorted(places)}
-            parts = {p: (at, np.array([order[n] for n in topics[p][at].tolist()])) for p, at in here.items() if len(at)}
-            found.append(Drawn(len(apart), parts))
+            held = {place: {*topics[place].tolist()} for place in sorted(places)}
+            alike = gathered((tuple(p for p, own in held.items() if n in own), n) for n in sorted(apart)).values()
+            most, *others = sorted(alike, key=len, reverse=True)
+            most += [number for few in others if len(few) < _FEWEST_ALIKE for number in few]
+            alone = [most, *(enough for enough in others if len(enough) >= _FEWEST_ALIKE)]
+            found += [_drawn(kind, apart, {place: topics[place] for place in held}) for kind in alone]
     return tuple(found)
+
+
+def _drawn(own: Sequence[int], whole: Collection[int], topics: Mapping[int, Codes]) -> Drawn:
+    """Return some topics with their queries on some datasets, as parts of the whole that they are drawn from."""
+    order, parts = {number: draw for draw, number in enumerate(sorted(own))}, {}
+    for place, codes in topics.items():
+        at, of = (np.flatnonzero(np.isin(codes, [*numbers])) for numbers in (own, whole))
+        if len(at):
+            parts[place] = at, np.array([order[number] for number in codes[at].tolist()]), of
+    return Drawn(len(own), parts)
 
 
 def seeds_on(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed, ...]]:

@@ -51,14 +51,14 @@ class Drawn:
     """Independent draws: queries of one dataset, or topics that are drawn with all their queries on some datasets."""
 
     number: int
-    # By the place of a dataset: its columns among them, and the number of each column's draw; None for its own place.
-    parts: Mapping[int, tuple[Places, NDArray[np.intp] | None]]
+    # By the place of a dataset: its columns among them, the number of each column's draw (None for its own place), and
+    # the columns whose mean theirs deviates from: those of a dataset, or of its queries with one kind of judgments.
+    parts: Mapping[int, tuple[Places, NDArray[np.intp] | None, Places]]
 
     def summed(self, place: int, values: Array) -> Array:
         """Return ``(rows, draws)`` from a dataset's ``(rows, queries)``: deviations whose mean is the row's."""
-        columns, draws = self.parts[place]
-        here = values[:, columns]
-        here = (here - here.mean(axis=1, keepdims=True)) * (self.number / values.shape[1])
+        columns, draws, of = self.parts[place]
+        here = (values[:, columns] - values[:, of].mean(axis=1, keepdims=True)) * (self.number / values.shape[1])
         if draws is None:
             return np.asarray(here)
         found = np.zeros((len(values), self.number))
@@ -251,7 +251,9 @@ def moments(
     variance of a run with each other, and with the systems whose runs' mean scores ``(runs, datasets)`` it holds.
     """
     everywhere, arms = range(len(blocks)), len(blocks[0])
-    drawn = drawn or [Drawn(scores[0].shape[1], {d: (slice(None), None)}) for d, scores in enumerate(blocks)]
+    drawn = drawn or [
+        Drawn(scores[0].shape[1], {d: (slice(None), None, slice(None))}) for d, scores in enumerate(blocks)
+    ]
     own = [
         (members, places)
         for members in groups
