@@ -54,7 +54,7 @@ def generate(folder: Path) -> None:
         difficulty = rng.normal(0.5, 0.3, queries)
         for arm, seed in runs:
             scores = np.clip(difficulty + rng.normal(shifts[arm, seed], 0.15, queries), 0.0, 1.0)
-            write_result(folder, result(arm, seed, dataset, ids, scores), sidecar(ids, scores))
+            write_result(folder, result(arm, seed, dataset, ids, scores), sidecar(dataset, ids, scores))
     for arm, seed in runs:
         if seed is not None:
             write_logs(arm_dir(folder, arm, seed) / "logs", rng, conflicts=arm.startswith("joint"))
@@ -82,15 +82,15 @@ def result(arm: str, seed: int | None, dataset: str, ids: list[str], scores: NDA
     return EvalResult.model_validate(made.model_dump() | changed)
 
 
-def sidecar(ids: list[str], scores: NDArray[np.float64]) -> DrillDown:
+def sidecar(dataset: str, ids: list[str], scores: NDArray[np.float64]) -> DrillDown:
     """Texts, and ranks that go with the scores."""
     ranks = (1 + 99 * (1.0 - scores)).astype(int).tolist()
     return DrillDown(
         queries={
             query_id: QueryDetail(
-                text=f"what is known about the subject of question {query_id} and its causes",
-                relevant={f"doc-{query_id}": 1},
-                ranks={f"doc-{query_id}": rank},
+                text=f"what is known in {dataset} about the subject of question {query_id} and its causes",
+                relevant={f"{dataset}-{query_id}": 1},
+                ranks={f"{dataset}-{query_id}": rank},
             )
             for query_id, rank in zip(ids, ranks, strict=True)
         }

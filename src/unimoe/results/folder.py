@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -189,7 +190,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
             for names in (", ".join(names) for names in same.values() if len(names) > 1):
                 yield f"{names} have the same score on every query of {key}: they are one run and count once"
             if key not in self._repeated_queries:
-                self._repeated_queries[key] = repeated_texts(self._measured[key], self.query_details)
+                self._repeated_queries[key] = repeated_texts(self._measured[key], partial(self._known, key))
             pairs, total = self._repeated_queries[key], len(self._measured[key][0].per_query)
             for again, first in pairs[:1]:
                 yield (
@@ -224,15 +225,17 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         return first.predicted.labelled(first.per_query) if first.predicted else None
 
     def _known(self, key: str) -> dict[str, Asked | None]:
-        """Return what the first result on a ``task/dataset`` knows of its queries, by ascending id."""
+        """Return what is known of the queries on a ``task/dataset``, by ascending id: of the first whole sidecar."""
         if key not in self._asked:
-            first, ids = self._measured[key][0], self.queries(key)
-            try:
-                details = self.query_details(first.config_name, first.seed, key, first.per_query)
-            except DataError:  # no sidecar; the drill-down says which cannot be read
-                details = {}
-            known = {q: Asked(of.text, frozenset(of.relevant)) for q, of in details.items()}
-            self._asked[key] = {q: known.get(q) for q in ids}
+            details: Details = {}
+            for r in self._measured[key]:
+                try:
+                    details = self.query_details(r.config_name, r.seed, key, r.per_query)
+                except DataError:  # no sidecar; the drill-down says which cannot be read
+                    continue
+                break
+            known = {q: Asked(of.text, of.relevant) for q, of in details.items()}
+            self._asked[key] = {q: known.get(q) for q in self.queries(key)}
         return self._asked[key]
 
     def seeds_pair(self, arms: Iterable[str], keys: Iterable[str]) -> bool:

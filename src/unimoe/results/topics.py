@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from unimoe.core.errors import DataError
 from unimoe.core.grouping import gathered
-from unimoe.results import EvalResult, QueryDetail, by_query_id
+from unimoe.results import EvalResult, by_query_id
 from unimoe.results.clusters import Codes
 
 IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
-DetailsOf: TypeAlias = Callable[[str, int | None, str, Iterable[str]], Mapping[str, QueryDetail]]
 
+_ASKED = 200  # queries of two datasets with one id, whose texts tell whether the ids coincide by chance
 SHARED, SEPARATE = "shared", "separate"  # the latter is what a result's config says where ids coincide by chance
 
 
@@ -29,7 +28,7 @@ class Asked(NamedTuple):
     """What is known of a query: its text, empty where it is not known, and its relevant documents."""
 
     text: str
-    relevant: frozenset[str]
+    relevant: Mapping[str, float]
 
 
 def shared_topics(queries: Sequence[Mapping[str, Asked | None]]) -> list[Codes] | None:
@@ -48,15 +47,18 @@ def shared_topics(queries: Sequence[Mapping[str, Asked | None]]) -> list[Codes] 
     texts = [{q: normal(asked.text) for q, asked in of.items()} for of in known]
     by_text = [{text: q for q, text in of.items() if text} for of in texts]
     for one, other in combinations(range(len(queries)), 2):
-        same = [(q, q) for q in queries[one] if q in queries[other]]
-        asked = [q for q, _ in same if texts[one].get(q) and texts[other].get(q)]
+        shared = queries[one].keys() & queries[other].keys()
+        both = (q for q in queries[one] if q in shared and texts[one].get(q) and texts[other].get(q))
+        asked = [*islice(both, _ASKED)]
         # The translations of a topic have other texts, but documents with the same ids.
         alike = [
-            q for q in asked if texts[one][q] == texts[other][q] or known[one][q].relevant & known[other][q].relevant
+            q
+            for q in asked
+            if texts[one][q] == texts[other][q] or known[one][q].relevant.keys() & known[other][q].relevant.keys()
         ]
-        if asked and 2 * len(alike) <= len(asked):  # most queries with one id are others on each dataset
-            same = []
-        same += [(q, by_text[other][text]) for text, q in by_text[one].items() if text in by_text[other]]
+        by_chance = asked and 2 * len(alike) <= len(asked)  # most queries with one id are others on each dataset
+        same = [] if by_chance else [(q, q) for q in shared]
+        same += [(by_text[one][text], by_text[other][text]) for text in by_text[one].keys() & by_text[other].keys()]
         for mine, theirs in same:
             parents[root((other, theirs))] = root((one, mine))
     if not parents:
@@ -85,24 +87,18 @@ def repeats(facts: Iterable[tuple[Hashable, str]]) -> IdPairs:
     return tuple((later, first) for first, *others in gathered(facts).values() for later in others)
 
 
-def repeated_texts(results: Sequence[EvalResult], details: DetailsOf) -> IdPairs:
+def repeated_texts(results: Sequence[EvalResult], known: Callable[[], Mapping[str, Asked | None]]) -> IdPairs:
     """Return queries of one dataset with one text, the same relevant documents, and the same scores in each result.
 
-    Equal scores alone prove nothing: many queries have 0 or 1 in every result.
+    Equal scores alone prove nothing: many queries have 0 or 1 in every result. ``known`` reads what is known of them.
     """
     columns = [
         values for r in results for values in (by_query_id(r.per_query), *map(tuple, r.per_query_metrics.values()))
     ]
     alike = gathered(zip(zip(*columns, strict=True), sorted(results[0].per_query), strict=True))
-    asked = {query_id: scores for scores, ids in alike.items() if len(ids) > 1 for query_id in ids}
-    for r in results if asked else ():
-        try:
-            known = details(r.config_name, r.seed, r.key, list(asked))
-        except DataError:  # no text is known; the drill-down says which sidecar cannot be read
-            continue
-        facts = ((q, known[q].text, frozenset(known[q].relevant.items())) for q in asked)
-        return repeats(((asked[q], text, relevant), q) for q, text, relevant in facts if text)
-    return ()
+    same = {query_id: scores for scores, ids in alike.items() if len(ids) > 1 for query_id in ids}
+    asked = {q: of for q in same if (of := known()[q]) and of.text} if same else {}
+    return repeats(((same[q], of.text, frozenset(of.relevant.items())), q) for q, of in asked.items())
 
 
 def normal(text: str) -> str:

@@ -126,7 +126,7 @@ def test_clusters_may_span_datasets() -> None:
 
 def test_texts_tell_ids_that_coincide_by_chance_but_translations_share_documents() -> None:
     def asked(language: str, documents: str) -> dict[str, Asked | None]:
-        return {str(q): Asked(f"{language} question {q}", frozenset({f"{documents}{q}"})) for q in range(20)}
+        return {str(q): Asked(f"{language} question {q}", {f"{documents}{q}": 1}) for q in range(20)}
 
     assert shared_topics([asked("english", "d"), asked("deutsch", "e")]) is None
     for other in (asked("deutsch", "d"), asked("English ", "e"), dict.fromkeys(map(str, range(20)))):
