@@ -31,7 +31,7 @@ class Compared(NamedTuple):
     scored: ScoredSystems | None  # the runs that were read
     gates: Registration | None
     source: Path | None = None  # a folder whose sidecars are kept too
-    missing: Sequence[str] = ()  # what was asked for and cannot be compared
+    missing: Sequence[str] = ()  # parts that the options name and that have no runs or judgments
 
 
 def verdict_parts(table: SystemComparison) -> Iterable[str | Table]:

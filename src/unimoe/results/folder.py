@@ -69,6 +69,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         """
         super().__init__()
         self.output_dir = output_dir
+        self.allow = tuple(allow)
         self.everything = tuple(sorted(comparable(str(output_dir), list(results), allow), key=_order))
         self.results = tuple(r for r in self.everything if r.per_query)
         self.without_queries = tuple(r for r in self.everything if not r.per_query)

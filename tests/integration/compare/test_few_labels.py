@@ -26,7 +26,7 @@ HUMAN: Qrels = {query: TRUE[query] for query in LABELLED}
 
 
 def judge(chance: float) -> Qrels:
-    """Judge as people do but for a chance to grade a document at random."""
+    """Grade as people do, and by chance some documents at random."""
     return {
         query: {d: int(RNG.integers(0, 4)) if RNG.random() < chance else grade for d, grade in of.items()}
         for query, of in TRUE.items()

@@ -162,3 +162,20 @@ def test_one_shared_topic_leaves_each_dataset_its_own_freedom() -> None:
     )
     assert together.degrees_of_freedom == pytest.approx(apart.degrees_of_freedom, rel=0.3)
     assert together.standard_error == pytest.approx(apart.standard_error, rel=0.05)
+
+
+def test_languages_with_other_labelled_topics_are_as_certain_as_with_the_same() -> None:
+    """Topics on two datasets, of each of which people judged a sample of its own: each kind has a mean of its own."""
+    rng, topics, labelled = np.random.default_rng(7), np.arange(400, dtype=np.intp), np.arange(400) < 60
+    shifted = np.roll(labelled, 30)
+
+    def error(masks: Sequence[NDArray[np.bool_]]) -> float:
+        blocks = []
+        for mask in masks:
+            rows = rng.normal(0.0, 0.1, (1, 400)) + np.where(mask, 3.0, -0.5)  # scales and means of two kinds
+            blocks.append([rows, np.zeros((1, 400))])
+        drawn = drawn_together([topics, topics], masks)
+        return estimate(moments(blocks, drawn=drawn), mean_difference(["x", "y"])).standard_error
+
+    for masks in ([labelled, labelled], [labelled, shifted]):
+        assert np.mean([error(masks) for _ in range(40)]) == pytest.approx(0.1 / np.sqrt(2 * 400), rel=0.03)

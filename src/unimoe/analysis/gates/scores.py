@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress, takewhile
@@ -227,17 +227,18 @@ def drawn_together(topics: Sequence[Codes], labelled: Sequence[NDArray[np.bool_]
             most, *others = sorted(alike, key=len, reverse=True)
             most += [number for few in others if len(few) < _FEWEST_ALIKE for number in few]
             alone = [most, *(enough for enough in others if len(enough) >= _FEWEST_ALIKE)]
-            found += [_drawn(kind, apart, {place: topics[place] for place in held}) for kind in alone]
+            kinds = dict(enumerate(labelled))
+            found += [_drawn(own, {place: (topics[place], kinds.get(place)) for place in held}) for own in alone]
     return tuple(found)
 
 
-def _drawn(own: Sequence[int], whole: Collection[int], topics: Mapping[int, Codes]) -> Drawn:
-    """Return some topics with their queries on some datasets, as parts of the whole that they are drawn from."""
+def _drawn(own: Sequence[int], topics: Mapping[int, tuple[Codes, NDArray[np.bool_] | None]]) -> Drawn:
+    """Return some topics with their queries on some datasets."""
     order, parts = {number: draw for draw, number in enumerate(sorted(own))}, {}
-    for place, codes in topics.items():
-        at, of = (np.flatnonzero(np.isin(codes, [*numbers])) for numbers in (own, whole))
+    for place, (codes, labelled) in topics.items():
+        at = np.flatnonzero(np.isin(codes, own))
         if len(at):
-            parts[place] = at, np.array([order[number] for number in codes[at].tolist()]), of
+            parts[place] = at, np.array([order[number] for number in codes[at].tolist()]), labelled
     return Drawn(len(own), parts)
 
 

@@ -52,13 +52,17 @@ class Drawn:
 
     number: int
     # By the place of a dataset: its columns among them, the number of each column's draw (None for its own place), and
-    # the columns whose mean theirs deviates from: those of a dataset, or of its queries with one kind of judgments.
-    parts: Mapping[int, tuple[Places, NDArray[np.intp] | None, Places]]
+    # which of all its columns people judged, where a model judged all: the two kinds deviate each from its own mean.
+    parts: Mapping[int, tuple[Places, NDArray[np.intp] | None, NDArray[np.bool_] | None]]
 
     def summed(self, place: int, values: Array) -> Array:
         """Return ``(rows, draws)`` from a dataset's ``(rows, queries)``: deviations whose mean is the row's."""
-        columns, draws, of = self.parts[place]
-        here = (values[:, columns] - values[:, of].mean(axis=1, keepdims=True)) * (self.number / values.shape[1])
+        columns, draws, labelled = self.parts[place]
+        mean = values.mean(axis=1, keepdims=True)
+        if labelled is not None:
+            human, model = (values[:, of].mean(axis=1, keepdims=True) for of in (labelled, ~labelled))
+            mean = np.where(labelled, human, model)
+        here = (values - mean)[:, columns] * (self.number / values.shape[1])
         if draws is None:
             return np.asarray(here)
         found = np.zeros((len(values), self.number))
@@ -251,9 +255,7 @@ def moments(
     variance of a run with each other, and with the systems whose runs' mean scores ``(runs, datasets)`` it holds.
     """
     everywhere, arms = range(len(blocks)), len(blocks[0])
-    drawn = drawn or [
-        Drawn(scores[0].shape[1], {d: (slice(None), None, slice(None))}) for d, scores in enumerate(blocks)
-    ]
+    drawn = drawn or [Drawn(scores[0].shape[1], {d: (slice(None), None, None)}) for d, scores in enumerate(blocks)]
     own = [
         (members, places)
         for members in groups

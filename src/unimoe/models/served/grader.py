@@ -80,7 +80,7 @@ class ChatGrader(Reranker):
         return [[pair] for pair in candidate_pairs(collection, candidates)]
 
     def prepare(self, pairs: Sequence[TextPair]) -> list[tuple[str]]:
-        """Return what is asked about each pair; English has four bytes a token, other texts three."""
+        """Return the question about each pair, its document cut: English has four bytes a token, other texts three."""
         most = self._settings.max_length
         cut = None if most is None else 3 * most
         texts = ((query, well_formed(document).encode()[:cut].decode(errors="ignore")) for query, document in pairs)

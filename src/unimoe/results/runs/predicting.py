@@ -77,7 +77,8 @@ def with_predicted(results: Results, given: Mapping[str, Path], metric: str) -> 
     if not replaced:
         return results
     every = [replaced.get((r.config_name, r.seed, r.key), r) for r in results.everything]
-    return Results(results.output_dir, every, results.logs, details=results.details or None, clusters=results.clusters)
+    held, details = (results.clusters, results.groups), results.details or None
+    return Results(results.output_dir, every, results.logs, results.allow, details, None, *held)
 
 
 def _scored_again(results: Results, measured: Sequence[EvalResult], path: Path, metric: str) -> list[EvalResult]:
