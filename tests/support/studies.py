@@ -61,7 +61,10 @@ class WordEmbedder(Embedder):
 
 
 def topics_folder(folder: Path, splits: dict[str, int] | None = None) -> Path:
-    """A collection in BEIR layout: a document is relevant to the queries of its topic; noise words mislead."""
+    """A collection in BEIR layout: a document is relevant to the queries of its topic; noise words mislead.
+
+    No two queries have one text, unless a topic has more queries than there are texts.
+    """
     rng = np.random.default_rng(7)
 
     def text(topic: int) -> str:
@@ -75,7 +78,8 @@ def topics_folder(folder: Path, splits: dict[str, int] | None = None) -> Path:
         qrels[split] = {}
         for number in range(count):
             key, topic = f"{split}{number:02d}", number % TOPICS
-            queries[key] = text(topic)
+            asked = (text(topic) for _ in range(100))
+            queries[key] = next((one for one in asked if one not in queries.values()), text(topic))
             relevant = [d for i, d in enumerate(documents) if i % TOPICS == topic]
             qrels[split][key] = {document_id: 2 if i == 0 else 1 for i, document_id in enumerate(relevant[:3])}
     folder.mkdir(parents=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unimoe.checks import report
 from unimoe.cli.options import (
     DEFAULT_EXPERIMENT,
     Config,
@@ -81,6 +82,7 @@ def train(
 
             data = load_training_data(experiment)
             stderr.print(data.in_words(), soft_wrap=True)
+            report(data.checks)
             use_threads(threads)
             training = ArmTraining(experiment, arm, seed, loader, data, DevEvaluation(experiment, arm), processes)
             training.run(on_step)

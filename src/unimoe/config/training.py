@@ -292,6 +292,7 @@ class TrainingConfig(Section):
         patience: stop after this many evaluations without a better score; null for never.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         split: the split whose queries train.
+        drop_shared: leave out of training what dev or the reported queries have too, by text, instead of refusing it.
         steps: optimizer steps of every arm.
         weight_decay: AdamW's weight decay.
         max_grad_norm: gradients are clipped to this norm.
@@ -299,6 +300,7 @@ class TrainingConfig(Section):
 
     collection: str
     split: str = "train"
+    drop_shared: bool = False
     steps: Count
     schedule: Schedule = "linear"
     warmup_steps: Annotated[int, Field(ge=0)] = 0

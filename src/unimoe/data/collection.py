@@ -13,7 +13,7 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, combinations
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
@@ -270,15 +270,6 @@ def assemble(
         excluded={key: frozenset(ids) for key, ids in left_out.items() if ids and key in kept},
         excludes_self=excludes_self,
     )
-
-
-def refuse_shared_queries(parts: Mapping[str, Collection]) -> None:
-    """Raise ``DataError`` where two parts of one collection, by name, judge one query: none trains and reports."""
-    for (first, one), (second, other) in combinations(parts.items(), 2):
-        if one.name == other.name and (shared := one.qrels.keys() & other.qrels.keys()):
-            raise DataError(
-                f"{one.name}: query {min(shared)!r} is in {first} and in {second}; choose splits that differ"
-            )
 
 
 def _first_of_each(items: Iterable[tuple[str, T]]) -> tuple[dict[str, T], list[str], list[str]]:

@@ -89,6 +89,19 @@ _ALIASES = {
 }
 
 
+MS_MARCO_LISTS = "ms_marco_v1.1"
+"""``microsoft/ms_marco`` on the hub, configuration v1.1: about eight passages per query, one of them selected."""
+
+_SOURCES = ("mteb", "ir_datasets", "nanobeir", *FAMILIES)
+
+
+def is_published(name: str) -> bool:
+    """Return whether a collection's name is that of a published set, and not of a folder or file of the user's."""
+    if ":" in name:
+        return name.partition(":")[0] in _SOURCES
+    return canonical_name(name) in (APIDOCS, MS_MARCO_LISTS, *SHORT_NAMES)
+
+
 def canonical_name(name: str) -> str:
     """Return the published spelling of a short name, in lower case."""
     return _ALIASES.get(name.lower(), name.lower())

@@ -21,6 +21,7 @@ from unimoe.models.encoder import load_encoder
 from unimoe.models.matcher import MATCHERS
 from unimoe.models.model import Model
 from unimoe.models.rerankers.python_function import named_embedder
+from unimoe.models.seen_queries import NOTHING_SEEN
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
@@ -59,7 +60,7 @@ def encoder_retriever(
     """
     encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
     embedder: Embedder
-    caveats: tuple[str, ...] = ()
+    caveats, seen = tuple[str, ...](), NOTHING_SEEN
     if settings := served_settings(experiment):
         prefixes: dict[TextKind, str | None] = {"query": encoder.query_prefix, "document": encoder.document_prefix}
         served = ServedEmbedder(base, settings, prefixes)
@@ -72,10 +73,10 @@ def encoder_retriever(
     else:
         dtype = dtype or choose_dtype(device, encoder.dtype)
         embedder = loaded = load_encoder(encoder, device, dtype)
-        caveats, dtype_name = loaded.caveats, str(dtype).removeprefix("torch.")
+        caveats, seen, dtype_name = loaded.caveats, loaded.seen, str(dtype).removeprefix("torch.")
         encoder = encoder.model_copy(update={"dtype": dtype_name})
     recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
-    model = embedders_model(embedder, experiment.retrieval, dtype_name, caveats=caveats)
+    model = embedders_model(embedder, experiment.retrieval, dtype_name, caveats=caveats, seen=seen)
     return System(name, experiment, model, ("retrieval",), recipe=recipe)
 
 

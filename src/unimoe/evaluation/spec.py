@@ -16,8 +16,6 @@ from unimoe.config import DenseExperiment
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
 from unimoe.data.collection import Collection
-from unimoe.data.published import canonical_name
-from unimoe.evaluation.datasets import Dataset
 from unimoe.evaluation.system import ZERO_SHOT_ARM, System
 from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.models.embedder import Advance
@@ -214,13 +212,10 @@ def described(
     return Evaluation(about, hashes, main_metric, dtype, reusable, size, system, run)
 
 
-def used_before(system: System, dataset: Dataset) -> list[str]:
-    """Return the caveats of a checkpoint on a split whose queries trained or chose it, as its manifest says."""
-    recipe = system.checkpoint.config.get("training") if system.checkpoint else None  # a bi-encoder's has none
-    if not recipe or canonical_name(recipe["collection"]) != canonical_name(dataset.collection):
-        return []
-    used = {"trained": recipe["split"]} | ({"chose": recipe["dev"]["split"]} if system.which == "best" else {})
-    return [f"these queries {how} the checkpoint" for how, split in used.items() if split == dataset.split]
+def seen_before(system: System, collection: Collection) -> list[str]:
+    """Return the caveats of a model on judged queries that trained or chose it, whatever their collection is called."""
+    queries = {query: collection.queries[query] for query in collection.qrels}
+    return system.model.seen.caveats(queries) if system.model else []
 
 
 def rule_hashes(collection: Collection) -> dict[str, str]:

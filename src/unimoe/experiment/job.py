@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from unimoe.analysis.gates.definitions import Registration, load_gates
 from unimoe.analysis.gates.judging import Judgment, all_decided, judge_all
 from unimoe.analysis.gates.registration import REGISTERED, look_stages, own_gates, register, registered_in, unmet
+from unimoe.checks import report
 from unimoe.config import Experiment
 from unimoe.core.console import Steps, in_hours, stderr
 from unimoe.core.errors import DataError
@@ -113,7 +114,7 @@ class ExperimentRun:
         with record.phase(LOAD):
             (bundled,) = tier_datasets(self.experiment, "bundled")
             self._data = load_reporting(bundled, self.loader.device)
-            self.training_data.refuse_reported(self._data.collection)
+            report(self.training_data.checks)  # refuses queries that train and are reported
             zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
         first = [_PHASES[task] if system.model else LOAD for system in baselines for task in system.tasks]

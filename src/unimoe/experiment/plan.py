@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from unimoe.checks import lines
 from unimoe.config import Experiment
 from unimoe.config.training import ArmConfig, ArmTask
 from unimoe.core.planning import Job
@@ -116,6 +117,7 @@ def planned(experiment: Experiment, device: torch.device, started: float) -> Ite
     expected, seeds = plan_run(experiment, loader, started, training), len(experiment.seeds)
     yield f"{expected} for {experiment.name}, {seeds} seed{'s' * (seeds > 1)}, on this device"
     yield training.in_words()
+    yield from lines(training.checks, "caveat")
     if beside := load_extra_systems(experiment, device, loader.dtype):
         (dataset,) = tier_datasets(experiment, "bundled")
         yield from planned_extra_systems(beside, PlannedDataset(dataset, device))
@@ -129,7 +131,6 @@ def measured(experiment: Experiment, loader: ModelLoader, data: LoadedDataset, t
     """
     import unimoe.evaluation.mteb.tasks  # noqa: F401 - seconds, which the job spends too
 
-    training.refuse_reported(data.collection)
     for arm in experiment.arms.values():
         training.refuse_too_few(arm.task)
     _, model = model_in_training(experiment, loader.fresh_base(), 0, loader.frozen_layers)

@@ -19,7 +19,10 @@ ADAPTER_FILE = "adapter_model.safetensors"
 
 MANIFEST = "unimoe.json"
 
-WITHOUT_EFFECT = ("save_every", "tracking", "conflicts", "token_budget", "batch_size", "activation_checkpointing")
+WITHOUT_EFFECT = (
+    *("save_every", "tracking", "conflicts", "token_budget", "batch_size", "activation_checkpointing"),
+    "drop_shared",  # the content hash of the examples says what it did
+)
 """Settings of a training that do not change its weights, or only round them."""
 
 

@@ -27,7 +27,7 @@ _UNREAD = (
     *("*.png", "*.jpg", "*.jpeg", "*.gif", "*.svg", "*.webp"),
     *("*.onnx", "*.onnx_data", "*.xml", "*.gguf", "*.h5", "*.msgpack", "*.ot", "*.mlmodel", "*.tflite", "*.pth"),
     *("checkpoint-*", "optimizer.*", "scheduler.*", "rng_state*", "scaler.pt", "trainer_state.json"),
-    *("training_args.bin", "*_results.json", "events.out.tfevents*", "unimoe.json"),
+    *("training_args.bin", "*_results.json", "events.out.tfevents*", "unimoe.json", "unimoe.queries.json"),
 )
 """Names of files and folders that no load reads: documents, images, weights of other libraries, states of trainings."""
 

@@ -20,6 +20,7 @@ from unimoe.models.functions import FunctionReranker
 from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.models.pair_model import PairModel, PairModelReranker, TokenReranker
 from unimoe.models.reranker import Reranker
+from unimoe.models.seen_queries import NOTHING_SEEN, SeenQueries
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 
@@ -49,6 +50,7 @@ class Model:
         own_prompts: what its embedder reads before the texts of MTEB's tasks.
         said: how it is read, in one line; empty where nothing is to be said.
         caveats: why its scores may not be those of the model that people mean.
+        seen: the queries that trained and chose it, as far as its folder says.
     """
 
     identity: str
@@ -64,6 +66,7 @@ class Model:
     own_prompts: OwnPrompts = BARE
     said: str = ""
     caveats: tuple[str, ...] = ()
+    seen: SeenQueries = NOTHING_SEEN
 
     @property
     def tasks(self) -> tuple[Task, ...]:

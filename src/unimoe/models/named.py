@@ -39,6 +39,7 @@ from unimoe.models.matcher import MATCHERS, Matcher, MatcherReranker, find_match
 from unimoe.models.model import Model, causal_model
 from unimoe.models.prompts import default_prompt, own_answers
 from unimoe.models.reranker import Reranker
+from unimoe.models.seen_queries import seen_by
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.reranker import ServedReranker
@@ -114,7 +115,8 @@ def named_model(name: str, settings: ModelSettings) -> tuple[Model, Experiment]:
         said = f"{kind}: {folder.because}" + (f"; {model.said}" if model.said else "")
         overruled = (f"read as {kind}, and its files say {folder.kind}",) if folder.is_other_than(kind) else ()
         stderr.print(f"{name}: {'; '.join((*overruled, said))}", style="yellow" if overruled else "dim", soft_wrap=True)
-        model = replace(model, said=said, caveats=(*model.caveats, *(f"{name}: {line}" for line in overruled)))
+        caveats = (*model.caveats, *(f"{name}: {line}" for line in overruled))
+        model = replace(model, said=said, caveats=caveats, seen=model.seen | seen_by(folder.root))
     return (model if make is maker else model.guarded(what)), experiment
 
 
@@ -180,7 +182,8 @@ def loaders_model(loader: ModelLoader, checkpoint: Path | None = None) -> Model:
     """Return the base model of a loader, or with the adapters of a checkpoint folder."""
     loader.refuse_own_code()
     load = loader.zero_shot if checkpoint is None else partial(loader.trained, checkpoint)
-    return causal_model(load, identity=loader.identity, prompt=loader.prompt, dtype=loader.dtype_name)
+    facts: dict[str, Any] = {"identity": loader.identity, "prompt": loader.prompt, "dtype": loader.dtype_name}
+    return causal_model(load, **facts, seen=seen_by(checkpoint))
 
 
 def bundled_model(name: str, settings: ModelSettings) -> Model:

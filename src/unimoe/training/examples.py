@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from unimoe.checks import Check
 from unimoe.config import Experiment
 from unimoe.config.training import ArmTask, EmbeddingRecipe, RankingRecipe, TrainingConfig
 from unimoe.core.errors import DataError, UsageError
@@ -20,10 +21,12 @@ from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.catalog import load_collection
-from unimoe.data.collection import Collection, refuse_shared_queries
+from unimoe.data.collection import Collection
 from unimoe.models.frozen_layers import FrozenStates
+from unimoe.models.seen_queries import SeenQueries
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import bm25_run
+from unimoe.training.splits import SplitQueries, checked_splits, to_train_on
 
 TokenIds = list[int]
 
@@ -187,13 +190,20 @@ def embedding_set(model: UnimodelForExp1, collection: Collection, triples: Seque
 class TrainingData:
     """The training set of an experiment, for all its arms and seeds: a split and its BM25 candidates.
 
-    ``dev`` are the queries that choose the best checkpoint; None where none does.
+    ``dev`` are the queries that choose the best checkpoint; None where none does. ``checks`` say which queries train,
+    choose or are reported at once.
     """
 
     def __init__(
-        self, collection: Collection, candidates: Run, config: TrainingConfig, dev: Collection | None = None
+        self,
+        collection: Collection,
+        candidates: Run,
+        config: TrainingConfig,
+        dev: Collection | None = None,
+        checks: Sequence[Check] = (),
     ) -> None:
         self._collection, self._candidates, self._config, self._dev = collection, candidates, config, dev
+        self.checks = checks
 
     @cached_property
     def content_hash(self) -> str:
@@ -201,10 +211,12 @@ class TrainingData:
         examples = self._collection.content_hash
         return hash_parts([examples, self._dev.content_hash]) if self._dev else examples
 
-    def refuse_reported(self, reported: Collection) -> None:
-        """Raise ``DataError`` where a query that trains, or that chooses the checkpoint, is among the reported ones."""
-        parts = {"training.split": self._collection, "training.dev": self._dev, "evaluation.bundled": reported}
-        refuse_shared_queries({key: part for key, part in parts.items() if part})
+    @property
+    def seen(self) -> SeenQueries:
+        """What a model has seen of queries that is trained on these examples."""
+        dev = self._dev.queries if self._dev else {}
+        trained = (self._collection.queries[query] for query in self._collection.qrels)
+        return SeenQueries.of(trained, dev.values())
 
     def ranking(self, model: UnimodelForExp1) -> RankingSet:
         """Return the ranking examples in a model's token ids."""
@@ -288,20 +300,32 @@ class TrainingData:
 
 
 def load_training_data(experiment: Experiment) -> TrainingData:
-    """Load the training split of an experiment with its BM25 candidates, and the dev queries if they choose."""
-    config, dev = experiment.training, None
-    collection = load_collection(config.collection, config.split)
+    """Load the training split of an experiment with its BM25 candidates, and the dev queries if they choose.
+
+    Raises:
+        DataError: a query trains or chooses that the experiment reports, or trains and chooses.
+    """
+    config, tier = experiment.training, experiment.evaluation.bundled
+    collection, dev = load_collection(config.collection, config.split), None
     if config.evaluate_every:
         try:
-            dev = load_collection(config.collection, config.dev.split).sample_queries(config.dev.queries)
+            dev = load_collection(config.collection, config.dev.split)
         except (DataError, UsageError) as error:
             raise type(error)(f"training.dev: {error}") from None
-        refuse_shared_queries({"training.split": collection, "training.dev": dev})
+    reported = load_collection(tier.collection, tier.split)
+    parts = [SplitQueries.of("train", "training.split", config.collection, collection)]
+    parts += [SplitQueries.of("dev", "training.dev", config.collection, dev)] if dev else []
+    parts.append(SplitQueries.of("test", "evaluation.bundled", tier.collection, reported))
+    found = checked_splits(parts, drop_shared=config.drop_shared, drop="training.drop_shared")
+    collection = to_train_on(collection, found.left_out[0])
+    if dev:
+        dev = dev.sample_queries(config.dev.queries)
     sizes = [recipe.queries for recipe in (config.ranking, config.embedding)]
     if None not in sizes:  # search candidates for sampled queries only: the larger sample holds the smaller
         collection = collection.sample_queries(max(filter(None, sizes)))
     depth = max(config.ranking.negatives_from, config.embedding.negatives_from) + _RELEVANT_AMONG_CANDIDATES
-    return TrainingData(collection, bm25_run(collection, depth, experiment.evaluation.bm25, cached=True), config, dev)
+    candidates = bm25_run(collection, depth, experiment.evaluation.bm25, cached=True)
+    return TrainingData(collection, candidates, config, dev, found.checks)
 
 
 def batch_order(examples: int, per_step: int, steps: int, seed: int, stream: int) -> list[list[int]]:

@@ -36,6 +36,7 @@ from unimoe.models.checkpoint import (
 from unimoe.models.frozen_layers import FrozenLayers
 from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.models.loader import ModelLoader
+from unimoe.models.seen_queries import SeenQueries
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.training.aggregation import TrainingTask
@@ -248,6 +249,8 @@ class ArmTraining(Training):
                 config=self.experiment.model_dump(),
             )
             write_text(temporary / "README.md", model_card(checkpoint, self._model))
+            known = self._data.seen  # dev chooses the best alone
+            (known if which == "best" else SeenQueries(train=known.train)).write(temporary)
             write_manifest(temporary, checkpoint)
 
     def _stop(self, step: int, what: str, tasks: Sequence[TrainingTask]) -> NoReturn:

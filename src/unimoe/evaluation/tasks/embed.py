@@ -16,7 +16,7 @@ from unimoe.data.mteb_names import find_tasks, mteb_name, random_state_kept
 from unimoe.evaluation.datasets import Dataset, LoadedDataset
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.evaluation.mteb.prompts import TaskPrompts, prompt_on_task
-from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, used_before
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, seen_before
 from unimoe.evaluation.system import System
 from unimoe.evaluation.tasks.mteb import adapted, embedded, evaluate_task
 from unimoe.metrics import DEFAULT_METRICS
@@ -54,7 +54,7 @@ def describe(system: System, task: Task, data: LoadedDataset) -> Evaluation:
         task_type=str(card.type) if card else None,
         main_metric=dataset.main_metric,
         size=len(data.read.corpus) + len(data.read.queries),
-        caveats=[*data.caveats(task), *used_before(system, dataset)],
+        caveats=[*data.caveats(task), *seen_before(system, data.collection)],
     )
 
 

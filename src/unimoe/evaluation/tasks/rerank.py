@@ -9,7 +9,7 @@ from typing import Any
 
 from unimoe.data.collection import Collection
 from unimoe.evaluation.datasets import LoadedDataset
-from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, used_before
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, seen_before
 from unimoe.evaluation.system import System
 from unimoe.metrics.scoring import score_run
 from unimoe.models.device import describe_device
@@ -37,7 +37,7 @@ def describe(system: System, task: Task, data: LoadedDataset) -> Evaluation:
         dataset=dataset.name,
         main_metric=dataset.main_metric,
         size=sum(map(len, data.to_read[1].values())) if system.model else 0,
-        caveats=[*data.caveats(task), *used_before(system, dataset)],
+        caveats=[*data.caveats(task), *seen_before(system, data.collection)],
     )
 
 

@@ -21,7 +21,7 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
 from unimoe.evaluation.datasets import Dataset
-from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, used_before
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, seen_before
 from unimoe.evaluation.system import System
 from unimoe.metrics import DEFAULT_METRICS
 from unimoe.metrics.scoring import from_grade
@@ -130,7 +130,7 @@ def describe(system: System, data: Searches) -> Evaluation:
         dataset=dataset.name,
         main_metric=dataset.main_metric,
         size=len(test.queries) + len(data.read.corpus) * encodes if system.size == FULL else 0,
-        caveats=[*lines(checks, "caveat"), *data.caveats, *used_before(system, dataset)],
+        caveats=[*lines(checks, "caveat"), *data.caveats, *seen_before(system, test)],
     )
 
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field
 
+from unimoe.checks import report
 from unimoe.config import Experiment
 from unimoe.config.base import Name
 from unimoe.config.training import ArmConfig, ArmTask, DevConfig
@@ -218,8 +219,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         key = hash_json(config.training.model_dump(mode="json"))
         if key not in self._data:
             self._data[key] = load_training_data(config)
-            for one in self.data:
-                self._data[key].refuse_reported(one.collection)
+            report(self._data[key].checks)
         return self._data[key]
 
 

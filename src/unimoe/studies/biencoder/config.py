@@ -81,6 +81,7 @@ class BiEncoderConfig(Section):
         collection: a name of the catalogue.
         splits: the train, dev and test queries; null for the published splits where there is a train split, else for
             parts of the test split.
+        drop_shared: leave out of training what dev or test have too, by text, instead of a caveat or a refusal.
         corpus_sample: number of documents, a fixed sample that holds the relevant ones of all three splits; null for
             the whole corpus.
         relevance_threshold: the lowest grade that counts as relevant.
@@ -117,6 +118,7 @@ class BiEncoderConfig(Section):
     arm: Name = "biencoder"
     collection: str = "scifact"
     splits: SplitConfig | None = None
+    drop_shared: bool = False
     corpus_sample: Count | None = None
     relevance_threshold: Count = 1
     train_queries: Count | None = None

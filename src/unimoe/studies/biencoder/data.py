@@ -13,8 +13,10 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.metrics.scoring import from_grade
+from unimoe.results.topics import normal
 from unimoe.studies.biencoder.config import BiEncoderConfig, BiEncoderDevConfig, NegativesConfig
 from unimoe.studies.common.splits import Splits, load_splits
+from unimoe.training.splits import relevant_by_text
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class TrainingPairs:
 
     query_ids: list[str]  # ascending
     texts: list[str]
-    relevant: list[set[str]]  # documents of the corpus that are relevant to any query of equal text
+    relevant: list[frozenset[str]]  # documents of the corpus that are relevant to any query of equal text
     own: list[list[str]]  # documents relevant to the query itself, of which one is drawn
     dropped: int  # queries left out because they have no positive
 
@@ -43,7 +45,7 @@ class PairBatch:
 
 def biencoder_splits(config: BiEncoderConfig) -> Splits:
     """Load the train, dev and test queries of a training, over its sample of the corpus."""
-    splits = load_splits(config.collection, config.splits)
+    splits = load_splits(config.collection, config.splits, drop_shared=config.drop_shared)
     if config.corpus_sample is None:
         return splits
     qrels = {key: grades for part in splits for key, grades in part.qrels.items()}
@@ -80,14 +82,11 @@ def training_pairs(collection: Collection, threshold: int) -> TrainingPairs:
             f"{collection.name}: no query of split {collection.split!r} has a positive in the corpus (grade "
             f"{threshold} or higher); lower relevance_threshold, or check the judgments"
         )
-    texts = [collection.queries[query_id] for query_id in kept]
-    together: dict[str, set[str]] = {}
-    for query_id, text in zip(kept, texts, strict=True):
-        together.setdefault(text, set()).update(own[query_id])
+    known = relevant_by_text(collection, threshold)
     return TrainingPairs(
         query_ids=kept,
-        texts=texts,
-        relevant=[together[text] for text in texts],
+        texts=[collection.queries[query_id] for query_id in kept],
+        relevant=[known[query_id] for query_id in kept],
         own=[own[query_id] for query_id in kept],
         dropped=len(own) - len(kept),
     )
@@ -138,13 +137,13 @@ def _batch(
 ) -> PairBatch:
     drawn: dict[str, set[str]] = {}
     for query in queries:  # queries of equal text share their positives
-        drawn.setdefault(pairs.texts[query], set()).add(positive[query])
+        drawn.setdefault(normal(pairs.texts[query]), set()).add(positive[query])
     documents = [positive[query] for query in queries]
     documents += [key for query in queries for key in hard[query]] if hard else []
     documents = list(dict.fromkeys(documents))
     targets, known = [], []
     for query in queries:
-        mine = drawn[pairs.texts[query]]
+        mine = drawn[normal(pairs.texts[query])]
         targets.append([key in mine for key in documents])
         known.append([key in pairs.relevant[query] and key not in mine for key in documents])
     positives, others = torch.tensor(targets), torch.tensor(known)

@@ -30,6 +30,7 @@ from unimoe.models.batching import pad_ids
 from unimoe.models.embedder import Advance, Embedder, TextKind, Vectors
 from unimoe.models.encoder import SentenceEncoder, load_encoder
 from unimoe.models.model_files import silence_transformers
+from unimoe.models.seen_queries import SeenQueries
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.biencoder.config import BiEncoderConfig
@@ -200,7 +201,8 @@ class BiEncoder(nn.Module):
         ids = sorted(collection.corpus)
         documents = self._vectors("document", {key: collection.corpus[key].full_text for key in ids})
         asked = self._vectors("query", queries)
-        return search(asked, list(queries), documents, ids, depth, excluded=collection.excluded)
+        left_out = {key: collection.left_out(key) for key in queries}
+        return search(asked, list(queries), documents, ids, depth, excluded=left_out)
 
     @torch.no_grad()
     def _vectors(self, kind: TextKind, texts: TextsById) -> Vectors:
@@ -288,7 +290,7 @@ class BiEncoderManifest(TrainedModel):
         return parse_config(BiEncoderConfig, self.config, source=f"checkpoint of {self.arm}, seed {self.seed}")
 
 
-def save_checkpoint(folder: Path, model: BiEncoder, **fields: Any) -> None:
+def save_checkpoint(folder: Path, model: BiEncoder, seen: SeenQueries, **fields: Any) -> None:
     """Write a checkpoint folder atomically, in place of an earlier one; ``fields`` are those of its manifest."""
     with atomic_dir(folder) as temporary, silence_transformers():
         model.transformer.save_pretrained(temporary)
@@ -296,6 +298,7 @@ def save_checkpoint(folder: Path, model: BiEncoder, **fields: Any) -> None:
         encoder.max_seq_length = model.base.max_length  # training has cut texts to other lengths
         encoder.tokenizer.save_pretrained(temporary)
         width = _write_modules(temporary, model)
+        (model.base.seen | seen).write(temporary)
         manifest = write_trained(temporary, BiEncoderManifest, **fields)
         write_text(temporary / "README.md", _model_card(manifest, width))
 

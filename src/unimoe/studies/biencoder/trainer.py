@@ -23,6 +23,7 @@ from unimoe.core.io import hash_json
 from unimoe.metrics import parse_metric, score_run
 from unimoe.models.checkpoint import folder_name
 from unimoe.models.device import choose_dtype
+from unimoe.models.seen_queries import SeenQueries
 from unimoe.results import TrainingBudget, arm_dir
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig
@@ -236,6 +237,7 @@ class BiEncoderTrainer(Training):
         save_checkpoint(
             folder,
             self.model,
+            SeenQueries.of(self.pairs.texts, self.dev.queries.values() if which == "best" else ()),
             arm=self.config.arm,
             seed=self.config.seed,
             which=which,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from unimoe.checks import lines
+from unimoe.checks import Check, lines
 from unimoe.checks.texts import concerned
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
@@ -44,6 +44,10 @@ class RerankingPools:
         """Return the pools of a sample of so many queries."""
         few = self.collection.sample_queries(queries)
         return replace(self, collection=few, candidates={query: self.candidates[query] for query in few.qrels})
+
+    def with_checks(self, checks: Sequence[Check]) -> RerankingPools:
+        """Return the same pools, whose results carry the caveats of further checks."""
+        return replace(self, collection=replace(self.collection, checks=(*self.collection.checks, *checks)))
 
     @cached_property
     def content_hash(self) -> str:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError, UsageError
+from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_parts
 from unimoe.data.catalog import load_collection, refuse_unknown
-from unimoe.data.collection import Collection, refuse_shared_queries
+from unimoe.data.collection import Collection
 from unimoe.data.sources.nanobeir import NANOBEIR
+from unimoe.results.topics import normal
+from unimoe.training.splits import CheckedSplits, Role, SplitQueries, checked_splits, to_train_on
 
 _NANO_NAMES = {f"Nano{name.partition(':')[2]}".lower(): name for name in NANOBEIR}
 
@@ -22,6 +27,11 @@ class Splits(NamedTuple):
     train: Collection
     dev: Collection
     test: Collection
+
+    @property
+    def by_part(self) -> dict[Role, Collection]:
+        """The three by what they do."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}
 
 
 class SplitConfig(Section):
@@ -56,8 +66,28 @@ def task_collection(task: str) -> str:
     return _NANO_NAMES.get(task.lower(), task)
 
 
-def load_splits(task: str, config: SplitConfig | None) -> Splits:
-    """Load a collection, by a name of the catalogue or a NanoBEIR task's, in three parts.
+def load_splits(task: str, config: SplitConfig | None, *, drop_shared: bool = False) -> Splits:
+    """Load a collection in three parts, none of whose queries is in another; dev and test carry what was found.
+
+    ``drop_shared`` leaves queries out of training whose texts dev or test have too; else they are a caveat in published
+    sets, and a ``DataError`` in others. See ``read_splits``.
+    """
+    name, splits = task_collection(task), read_splits(task, config)
+    parts = [SplitQueries.of(part, part, name, collection) for part, collection in splits.by_part.items()]
+    found = checked_splits(parts, drop_shared=drop_shared)
+    splits = splits._replace(train=to_train_on(splits.train, found.left_out[0]))
+    refuse_empty(splits)
+    return with_checks(splits, found)
+
+
+def with_checks(splits: Splits, found: CheckedSplits) -> Splits:
+    """Return splits whose dev and test carry what was found of shared queries into their results."""
+    dev, test = (replace(part, checks=(*part.checks, *found.checks)) for part in (splits.dev, splits.test))
+    return splits._replace(dev=dev, test=test)
+
+
+def read_splits(task: str, config: SplitConfig | None) -> Splits:
+    """Load a collection, by a name of the catalogue or a NanoBEIR task's, in three parts, and compare no queries.
 
     Without a configuration these are the published ones if there is a train split, else parts of the test split.
     """
@@ -74,7 +104,7 @@ def load_splits(task: str, config: SplitConfig | None) -> Splits:
     elif dev is None:
         dev, train = _parted(train, given.dev_fraction)
     splits = Splits(train, dev, test)
-    _refuse_unfit(splits)
+    refuse_empty(splits)
     return splits
 
 
@@ -89,20 +119,27 @@ def _split_or_none(name: str, split: str) -> Collection | None:
 
 
 def _parted(collection: Collection, *fractions: float) -> list[Collection]:
-    """Divide the judged queries into parts of these sizes and the rest; a query's place depends on its id alone."""
+    """Divide the judged queries into parts of about these sizes and the rest, by a hash of their ids.
+
+    Queries of equal text are in one part, that of the first of them.
+    """
     order = sorted(collection.qrels, key=lambda query_id: hash_parts(["head split", query_id]))
-    parts, begin = [], 0
-    for end in (*(round(fraction * len(order)) for fraction in fractions), len(order)):
-        parts.append(collection.with_queries({*order[begin : begin + end]}))
-        begin += end
-    return parts
+    ends = [*accumulate(round(fraction * len(order)) for fraction in fractions), len(order)]
+    parts: list[set[str]] = [set() for _ in ends]
+    placed = place = 0
+    for alike in gathered((normal(collection.queries[query_id]), query_id) for query_id in order).values():
+        while placed >= ends[place]:
+            place += 1
+        parts[place].update(alike)
+        placed += len(alike)
+    return [collection.with_queries(part) for part in parts]
 
 
-def _refuse_unfit(splits: Splits) -> None:
-    for part, collection in splits._asdict().items():
+def refuse_empty(splits: Splits) -> None:
+    """Refuse a part without a query."""
+    for part, collection in splits.by_part.items():
         if not collection.qrels:
             raise DataError(
                 f"{collection.name}: no query is left for {part}; there are too few, change splits.dev_fraction "
                 "or splits.test_fraction, or take a larger collection"
             )
-    refuse_shared_queries(splits._asdict())

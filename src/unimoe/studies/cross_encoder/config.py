@@ -9,10 +9,8 @@ from pydantic import Field, model_validator
 from unimoe.config import BM25Config
 from unimoe.config.base import Count, Fraction, Name, Positive, Section
 from unimoe.config.training import LossConfig
+from unimoe.data.published import MS_MARCO_LISTS
 from unimoe.studies.common.splits import SplitConfig
-
-MS_MARCO_LISTS = "ms_marco_v1.1"
-"""``microsoft/ms_marco`` on the hub, configuration v1.1: about eight passages per query, one of them selected."""
 
 
 class CrossEncoderModelConfig(Section):
@@ -72,6 +70,8 @@ class RerankingConfig(Section):
         dev: collections whose mean nDCG@10 chooses the checkpoint, with ``@split`` at the end where that is not test;
             empty for the dev part of the source.
         test: collections to report, named in the same way; empty for the test split of the source, where it has one.
+        reports_dev: report the queries that choose the checkpoint too, as the first recipe does: a caveat of every
+            result. Else a query in both is refused.
         depth: candidates of a query.
         dev_queries: queries of each dev collection, a fixed sample; null for all.
         test_queries: queries of each test collection, a fixed sample; null for all. Results record the number.
@@ -80,6 +80,7 @@ class RerankingConfig(Section):
 
     dev: list[str] = Field(default_factory=list)
     test: list[str] = Field(default_factory=list)
+    reports_dev: bool = False
     depth: Count = 100
     dev_queries: Count | None = None
     test_queries: Count | None = None
@@ -92,6 +93,7 @@ class CrossEncoderConfig(Section):
     Attributes:
         name: the experiment's name, recorded in every result; one ``output_dir`` for each experiment.
         arm: name of the trained model in results.
+        drop_shared: leave out of training what dev or test have too, by text, instead of a caveat or a refusal.
         epochs: passes over the lists.
         max_steps: optimizer steps, instead of ``epochs``.
         batch_size: lists of one step.
@@ -114,6 +116,7 @@ class CrossEncoderConfig(Section):
     loss: LossConfig = LossConfig(mini_batch_size=16)
     lists: ListsConfig = ListsConfig()
     evaluation: RerankingConfig = RerankingConfig()
+    drop_shared: bool = False
     epochs: Positive = 1.0
     max_steps: Count | None = None
     batch_size: Count = 16

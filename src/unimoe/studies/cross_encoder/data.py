@@ -14,19 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from unimoe.checks import Check
 from unimoe.config import EvaluationConfig
 from unimoe.config.training import LossConfig
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
 from unimoe.data.collection import Collection, Document, assemble
+from unimoe.data.published import MS_MARCO_LISTS
 from unimoe.evaluation.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.model_files import first_line
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.studies.common.pool_results import RerankingPools
-from unimoe.studies.common.splits import load_splits
-from unimoe.studies.cross_encoder.config import MS_MARCO_LISTS, CrossEncoderConfig
+from unimoe.studies.common.splits import read_splits
+from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.training.losses.listwise import refuse_binary
+from unimoe.training.splits import CheckedSplits, SplitQueries, checked_splits, to_train_on
 
 _HELD_OUT_SEED = 12
 
@@ -87,6 +90,7 @@ class CrossEncoderData:
     lists: LabelledLists
     dev: tuple[RerankingPools, ...]
     test: tuple[RerankingPools, ...]
+    checks: tuple[Check, ...] = ()  # of queries that several of them hold
 
 
 def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
@@ -94,13 +98,34 @@ def load_cross_encoder_data(config: CrossEncoderConfig) -> CrossEncoderData:
     evaluation = config.evaluation
     lists, own_dev, own_test = _own_parts(config)
     dev = _named(config, evaluation.dev, evaluation.dev_queries) or (own_dev,)
+    test = _named(config, evaluation.test, evaluation.test_queries) or ((own_test,) if own_test is not None else ())
+    found = _checked(config, lists, dev, test)
+    lists = replace(lists, lists=tuple(one for one in lists.lists if one.query_id not in found.left_out[0]))
+    test = tuple(one.with_checks(found.checks) for one in test)
     if not any(_can_be_ranked(one) for one in dev):
         raise DataError(
             f"{dev[0].name}: no dev query has a relevant document among its candidates, so that every score "
             "is 0; raise evaluation.depth, or name other collections in evaluation.dev"
         )
-    test = _named(config, evaluation.test, evaluation.test_queries) or ((own_test,) if own_test is not None else ())
-    return CrossEncoderData(lists, dev, test)
+    return CrossEncoderData(lists, dev, test, found.checks)
+
+
+def _checked(
+    config: CrossEncoderConfig,
+    lists: LabelledLists,
+    dev: Sequence[RerankingPools],
+    test: Sequence[RerankingPools],
+) -> CheckedSplits:
+    """Refuse queries that train and choose, or train or choose and are reported; say what else is shared."""
+    evaluation = config.evaluation
+    trains = {one.query_id: one.query for one in lists.lists}
+    parts = [SplitQueries("train", "lists.source", config.lists.source, trains)]
+    chooses = "evaluation.dev" if evaluation.dev else "the dev part of lists.source"
+    reported = "evaluation.test" if evaluation.test else "the test part of lists.source"
+    parts += [SplitQueries.of("dev", chooses, one.name, one.collection) for one in dev]
+    parts += [SplitQueries.of("test", reported, one.name, one.collection) for one in test]
+    stated = "evaluation.reports_dev" if evaluation.reports_dev else None
+    return checked_splits(parts, drop_shared=config.drop_shared, reports_dev=stated)
 
 
 def _own_parts(config: CrossEncoderConfig) -> tuple[LabelledLists, RerankingPools, RerankingPools | None]:
@@ -109,8 +134,9 @@ def _own_parts(config: CrossEncoderConfig) -> tuple[LabelledLists, RerankingPool
     if source.source == MS_MARCO_LISTS:
         lists, held_out = ms_marco_lists(ms_marco_rows(), source.max_docs).split(source.held_out, _HELD_OUT_SEED)
         return lists.sample(source.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
-    splits = load_splits(source.source, source.splits)
-    train = splits.train if source.queries is None else splits.train.sample_queries(source.queries)
+    splits = read_splits(source.source, source.splits)
+    train = to_train_on(splits.train, frozenset())
+    train = train if source.queries is None else train.sample_queries(source.queries)
     candidates = bm25_run(train, source.negatives_from, source.bm25, cached=True)
     lists = collection_lists(train, candidates, source.max_docs, source.max_positives)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from unimoe.checks import report
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import MissingPartError
 from unimoe.core.io import hash_json
@@ -61,7 +62,7 @@ def report_trained(
         trained_hash=manifest.weights_hash,
         checkpoint=manifest.which,
         training=manifest.training,
-        caveats=training.caveats_on(pools),
+        caveats=[*config.caveats, *training.base_seen.caveats(pools.collection.queries)],
     )
 
     def evaluate() -> Outcome:
@@ -89,6 +90,7 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     notes = training.lists.notes
     if config.loss.name == "adrmse" and are_binary(label for one in lists for label in one.labels):
         notes.append("loss adrmse is made for graded labels; of 0 and 1 it learns that the rest share one rank")
+    report(data.checks)
     for note in notes:
         stderr.print(f"note: {note}", soft_wrap=True)
     steps = Steps(1 + len(data.test))
@@ -99,10 +101,13 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     for pools in data.test:
         with steps.step(f"reranking {pools.dataset}", pools.pairs) as step:
             before = report_first_stage(config, pools, given, manifest.config).aggregate
-            after = report_trained(training, manifest, pools, given, step.advance).aggregate
+            result = report_trained(training, manifest, pools, given, step.advance)
+            after = result.aggregate
         for metric in ("map", "mrr@10", "ndcg@10"):
             gain = f"{after[metric] - before[metric]:+.4f} over BM25"
             stdout.print(f"{pools.dataset}  {metric:<8}{after[metric]:.4f} ({gain})", soft_wrap=True)
+        for caveat in result.caveats:
+            stdout.print(f"caveat: {caveat}", soft_wrap=True)
     stdout.print(f"model  {training.checkpoint_dir}", soft_wrap=True)
     if config.push_to_hub is not None:
         _push(config.push_to_hub, training.checkpoint_dir, device)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from unimoe.analysis.arms import FIRST_STAGE
+from unimoe.checks import report
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
@@ -40,6 +41,7 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
         with Steps(1).step(f"{self.base.lists.source}: lists made", None) as step:
             data = self.data
             step.outcome = f"{len(data.lists.lists):,} lists, {len(data.test)} test sets"
+        report(data.checks)
         for note in data.lists.notes:
             stderr.print(f"note: {note}", soft_wrap=True)
         if self.study.seeds and not data.test:

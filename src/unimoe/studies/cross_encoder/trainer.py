@@ -23,8 +23,8 @@ from unimoe.models.folder import find_folder
 from unimoe.models.model_files import first_line, silence_transformers
 from unimoe.models.reranker import rerank_run
 from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker
+from unimoe.models.seen_queries import SeenQueries, seen_by
 from unimoe.results import TrainingBudget, arm_dir
-from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, LabelledList, fit_for
@@ -62,6 +62,7 @@ class CrossEncoderTraining(Training):
     def __init__(self, config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> None:
         self.config, self.lists, self._dev, self.device = config, fit_for(config.loss, data.lists), data.dev, device
         self._base, self._identity = find_cross_encoder(config.model)
+        self.base_seen = seen_by(self._base)
         folder = arm_dir(Path(config.output_dir), config.arm, config.seed)
         self.checkpoint_dir = folder / "checkpoint"
         self._bfloat16 = config.dtype == "bfloat16"
@@ -94,12 +95,6 @@ class CrossEncoderTraining(Training):
         manifest = self._manifest()
         self.state.refuse_other(self.checkpoint_dir, manifest.fingerprint, {"config": _determining(manifest.config)})
         return True
-
-    def caveats_on(self, tested: RerankingPools) -> list[str]:
-        """Return why a result is unfit for decisions: those of the config, and that its queries chose the model."""
-        same = (one.collection.qrels.keys() for one in self._dev if one.collection.name == tested.collection.name)
-        chose = any(queries & tested.collection.qrels.keys() for queries in same)
-        return [*self.config.caveats, *(["these queries chose the checkpoint"] if chose else [])]
 
     def fit(self, on_step: OnStep | None = None) -> CrossEncoderManifest:
         """Train unless that is done, and return the manifest."""
@@ -233,6 +228,8 @@ class CrossEncoderTraining(Training):
         with atomic_dir(self.checkpoint_dir) as temporary:
             with silence_transformers():
                 self._model.save_pretrained(str(temporary))
+            chose = (text for one in self._dev for text in one.collection.queries.values())
+            (self.base_seen | SeenQueries.of((one.query for one in self.lists.lists), chose)).write(temporary)
             write_trained(
                 temporary,
                 CrossEncoderManifest,

@@ -114,6 +114,7 @@ class TrainConfig(Section):
         task: a collection of the catalogue; ``NanoMSMARCO`` and its siblings are ``nanobeir:MSMARCO`` and so on.
         splits: the queries that train, choose and report; null for the published splits if there is a train split, else
             parts of the test split.
+        drop_shared: leave out of training what dev or test have too, by text, instead of a caveat or a refusal.
         encoder: frozen; its embeddings are cached.
         head_output_size: dimensions after the head.
         scoring: how a projected query and document are compared, the same in training, choice and report.
@@ -154,6 +155,7 @@ class TrainConfig(Section):
 
     task: str = "NanoMSMARCO"
     splits: SplitConfig | None = None
+    drop_shared: bool = False
     encoder: EncoderConfig = EncoderConfig()
     pools: PoolConfig = PoolConfig()
     head_output_size: Width = 128

@@ -88,9 +88,10 @@ class HeadData:
 def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | None = None) -> HeadData:
     """Load, embed and pool a collection, without soft labels; embeddings and BM25 runs are kept in the user's cache.
 
-    Of the config, ``task``, ``splits`` and ``pools`` are used. ``advance`` is called with the number of texts embedded.
+    Of the config, ``task``, ``splits``, ``drop_shared`` and ``pools`` are used. ``advance`` is called with numbers of
+    texts embedded.
     """
-    splits = load_splits(config.task, config.splits)
+    splits = load_splits(config.task, config.splits, drop_shared=config.drop_shared)
     corpus = {key: document.full_text for key, document in splits.train.corpus.items()}
     judged = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
     documents = cached_embeddings(embedder, corpus, "document", advance=advance)

@@ -119,7 +119,7 @@ def candidates_of(
         run = {query_id: found[query_id] for query_id in collection.qrels}
     else:
         ids = list(collection.qrels)
-        left_out = collection.excluded
+        left_out = {query_id: collection.left_out(query_id) for query_id in ids}
         run = search(queries.of(ids), ids, documents.vectors, documents.ids, config.depth, excluded=left_out)
     if not inject:
         return run

@@ -100,6 +100,15 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         """The pairs that train and choose, and those that are reported."""
         return split_by_image(self.source.pairs, self.settings.test, self.settings.split_seed)
 
+    @cached_property
+    def caveats(self) -> list[str]:
+        """The study's, and how many reported captions others have word by word: images alone are split."""
+        others, reported = self.parts
+        known = {row.tobytes() for row in others.captions}
+        shared = sum(row.tobytes() in known for row in reported.captions)
+        some = f"{shared:,} of {len(reported):,} test captions equal one of an image that trains or chooses"
+        return [*self.study.caveats, *([some] if shared else [])]
+
     @property
     def datasets(self) -> list[str]:
         """The name of the pairs."""
@@ -139,7 +148,7 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
                 "training": config.model_dump(),
                 "paired_seeds": True,  # a seed decides which images every arm is trained on
             },
-            caveats=self.study.caveats,
+            caveats=self.caveats,
             training=None if closed_form else budget,
         )
         hashes = {"collection": pairs.content_hash} | model_hashes(source.encoder, source.prompt, learnt)

@@ -173,7 +173,9 @@ def test_no_query_is_in_two_parts(tmp_path: Path, queries: dict[str, int], sizes
 
 def test_splits_that_cannot_be_are_refused_and_nanobeir_may_be_named_in_one_word(tmp_path: Path) -> None:
     task = f"path:{topics_folder(tmp_path / 'c')}"
-    with pytest.raises(DataError, match="query 'test00' is in dev and in test; choose splits that differ"):
+    with pytest.raises(
+        DataError, match=r"query 'test00' \(one of 18\) is in dev and in test; choose splits that differ"
+    ):
         load_splits(task, SplitConfig(dev="test"))
     with pytest.raises(DataError, match="no query is left for"):
         load_splits(f"path:{topics_folder(tmp_path / 'few', {'test': 2})}", None)
