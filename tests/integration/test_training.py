@@ -22,6 +22,8 @@ from support.experiments import CPU, KilledError, Scorer, kill_after, of_the_wei
 from support.studies import cross_encoder_config, topics_folder, toy_config, toy_data, toy_training
 from support.tiny_models import save_tiny_encoder
 
+from unimoe.analysis.figures.style import looks
+from unimoe.analysis.figures.training import loss_figure
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.config.training import AggregationName
@@ -31,7 +33,7 @@ from unimoe.experiment.training_job import train_by_worker
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.checkpoint import ADAPTER_FILE, MANIFEST, read_checkpoint
 from unimoe.models.loader import ModelLoader
-from unimoe.results.logs import read_conflict_logs
+from unimoe.results.logs import read_conflict_logs, read_logs
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
 from unimoe.studies.heads.config import TrainConfig
@@ -360,6 +362,27 @@ def assert_close(found: Any, expected: Any) -> None:
             assert_close(found[name], expected[name])
     else:
         assert found == (pytest.approx(expected, abs=1e-6) if isinstance(expected, float) else expected)
+
+
+@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.parametrize("make", [head, biencoder, cross_encoder, translator])
+def test_every_kind_of_training_is_tracked_and_has_a_curve_in_the_report(
+    make: Callable[..., Training], of_all: Path, tmp_path: Path
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    training = make(of_all, tmp_path, tracking=["tensorboard"])
+    assert training.state.fingerprint == make(of_all, tmp_path).state.fingerprint
+    training.run()
+    events = EventAccumulator(str(training.state.logs / "tensorboard"))
+    events.Reload()
+    losses = [event.value for event in events.Scalars("loss")]
+    assert len(losses) == training.progress.step
+    assert bool(torch.tensor(losses).isfinite().all())
+    logs = read_logs(tmp_path)
+    assert len(logs) == 1
+    figure = loss_figure(logs, looks([name for name, _ in logs]))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["training loss"]
 
 
 @pytest.mark.usefixtures("tmp_cache")

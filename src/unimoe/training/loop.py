@@ -15,7 +15,6 @@ import shutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,10 +107,6 @@ class Training(ABC):
     def begin_step(self, number: int) -> None:  # noqa: B027 - a hook
         """Make what a step needs and what is no part of its time, such as the batches of an epoch."""
 
-    def watch(self) -> AbstractContextManager[LogStep]:
-        """Return what shows the numbers of steps while the training runs."""
-        return nullcontext(lambda step, values: None)
-
     def is_scored_after(self, step: int) -> bool:
         """Return whether the model is scored on dev after so many steps."""
         return self._dev_every is not None and (step % self._dev_every == 0 or step == self.steps)
@@ -137,13 +132,14 @@ class Training(ABC):
         """
         if self._is_done():
             return
+        self.state.refuse_missing_trackers()
         self.check()
         with self.state.alone():
             if self._is_done():  # another process has trained it since
                 return
             self.prepare()
             self._begin()
-            with self.watch() as show:
+            with self.state.tracked(self.progress.step) as show:
                 while not self.is_over:
                     self._advance(show, on_step)
             self.finish()

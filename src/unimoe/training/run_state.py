@@ -59,13 +59,20 @@ class Progress:
 class RunState:
     """The folder of one arm and seed. All processes read it, the leader alone writes.
 
-    ``settings`` are everything that determines the training, as plain data, ``fingerprint`` is their content hash. The
-    saved state is at ``path``; ``logs`` is the folder of the logs, and ``log_path`` that of the steps.
+    ``settings`` are everything that determines the training, as plain data, ``fingerprint`` is their content hash.
+    ``tracking`` are the trackers that receive the log too. The saved state is at ``path``; ``logs`` is the folder of
+    the logs, and ``log_path`` that of the steps.
     """
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, Any], fingerprint: str, processes: Processes = ALONE
+        self,
+        folder: Path,
+        settings: Mapping[str, Any],
+        fingerprint: str,
+        processes: Processes = ALONE,
+        tracking: Sequence[Tracker] = (),
     ) -> None:
+        self.tracking = tracking if processes.leads else ()
         self.folder, self.settings, self.fingerprint, self.processes = folder, settings, fingerprint, processes
         self.path, self.logs = folder / "state.safetensors", folder / "logs"
         self.log_path = self.logs / "train.jsonl"
@@ -102,6 +109,20 @@ class RunState:
         if self.processes.leads:
             self.path.unlink(missing_ok=True)
 
+    def tracked(self, step: int) -> AbstractContextManager[LogStep]:
+        """Return the trackers, which the leader alone has, of a training that has taken so many steps."""
+        run = "-".join(self.folder.parts[-3:])
+        names, identity, config = self.tracking, self.fingerprint, self.settings
+        return trackers(names, self.logs, run=run, identity=identity, step=step, config=config)
+
+    def refuse_missing_trackers(self) -> None:
+        """Raise ``UsageError`` where the library of a tracker is not installed, before a training starts."""
+        for name in self.tracking:
+            if importlib.util.find_spec(name) is None:
+                raise UsageError(
+                    f"tracking: {name} is not installed; run `uv sync --extra tracking`, or take it off the list"
+                )
+
     def log(self, record: Mapping[str, Any], name: str = "train") -> None:
         """Append one line to a log."""
         if self.processes.leads:
@@ -133,15 +154,6 @@ class RunState:
         raise DataError(
             f"{path} is of another training: {reason}; choose another output_dir, or delete it to start over"
         )
-
-
-def refuse_missing(names: Sequence[Tracker]) -> None:
-    """Raise ``UsageError`` where the library of a tracker is not installed, before a training starts."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise UsageError(
-                f"training.tracking: {name} is not installed; run `uv sync --extra tracking`, or take it off the list"
-            )
 
 
 @contextmanager
@@ -183,6 +195,6 @@ def _wandb_run(folder: Path, run: str, identity: str, config: Mapping[str, Any])
         )  # fmt: skip
     except wandb.errors.Error as error:
         raise UsageError(
-            f"training.tracking: wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set "
+            f"tracking: wandb cannot start ({' '.join(str(error).split())}); run `wandb login`, set "
             "WANDB_MODE=offline, or take it off the list"
         ) from None

@@ -10,7 +10,6 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
@@ -44,7 +43,7 @@ from unimoe.training.examples import TrainingData
 from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import StepFacts, Training
 from unimoe.training.model_card import base_on_hub, model_card
-from unimoe.training.run_state import LogStep, Parts, RunState, refuse_missing, trackers
+from unimoe.training.run_state import Parts, RunState
 from unimoe.training.steps import MasterAdamW, learning_rates
 
 
@@ -111,7 +110,7 @@ class ArmTraining(Training):
         folder = arm_dir(Path(experiment.output_dir), arm, seed)
         self.last, self.best = folder / folder_name("last"), folder / folder_name("best")
         super().__init__(
-            RunState(folder, settings, hash_json(settings), processes),
+            RunState(folder, settings, hash_json(settings), processes, training.tracking),
             training.steps,
             dev_every=training.evaluate_every,
             save_every=training.save_every,
@@ -139,8 +138,7 @@ class ArmTraining(Training):
         self.state.refuse_other(folder, found.fingerprint, settings)
 
     def check(self) -> None:
-        """Refuse trackers that are not installed, and dev data that cannot be loaded."""
-        refuse_missing(self._training.tracking)
+        """Refuse dev data that cannot be loaded."""
         if self._score_on_dev and self._training.evaluate_every and self._processes.leads:
             self._score_on_dev.prepare()
 
@@ -155,17 +153,6 @@ class ArmTraining(Training):
         batches = arm_batches(config, self._arm_config.task, self.seed, self._data, self._model)
         log = self.state.logs / "gradient_conflicts.jsonl"
         self._gradients = ArmGradients(config, self._arm_config, self._model, weights, batches, log, self._processes)
-
-    def watch(self) -> AbstractContextManager[LogStep]:
-        """Return the trackers, which the leader alone has."""
-        return trackers(
-            self._training.tracking if self._processes.leads else [],
-            self.state.logs,
-            run=f"{self.experiment.name}-{self.arm}-seed{self.seed}",
-            identity=self.state.fingerprint,
-            step=self.progress.step,
-            config=self.experiment.model_dump(),
-        )
 
     def step(self, number: int) -> StepFacts:
         """Take one optimizer step: on the ranking batch, the embedding batch, or both."""

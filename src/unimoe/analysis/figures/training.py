@@ -61,7 +61,8 @@ def _parts(record: Mapping[str, Any]) -> Mapping[str, float]:
     parts = {name: record.get(f"{name}_loss") for name in ("ranking", "embedding")}
     held = {name: float(value) for name, value in parts.items() if value is not None}
     task = str(record.get("task", ""))
-    return held or {"ranking" if "rank" in task else "embedding" if "emb" in task else "joint": record["loss"]}
+    names = {"": "training", "rank_only": "ranking", "emb_only": "embedding"}
+    return held or {names.get(task, "joint"): record["loss"]}
 
 
 def _smooth(curve: Curve) -> Curve:

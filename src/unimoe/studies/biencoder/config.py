@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from unimoe.config import BM25Config
 from unimoe.config.base import Count, EncoderConfig, MetricName, Name, Positive, Section, Width
-from unimoe.config.training import Schedule
+from unimoe.config.training import Schedule, Tracker
 from unimoe.studies.common.splits import SplitConfig
 
 Whole = Annotated[int, Field(ge=0)]
@@ -111,6 +111,7 @@ class BiEncoderConfig(Section):
         dev: the choice of the epoch.
         seed: decides batches, draws, dropout and the linear layer's first weights.
         save_every: steps between saved states; null saves after every epoch alone.
+        tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         output_dir: one folder for each base model.
         caveats: reasons why results are unfit for decisions.
     """
@@ -145,6 +146,7 @@ class BiEncoderConfig(Section):
     dev: BiEncoderDevConfig = BiEncoderDevConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     save_every: Count | None = None
+    tracking: list[Tracker] = Field(default_factory=list)
     output_dir: str = "outputs/biencoder"
     caveats: list[str] = Field(default_factory=list)
 

@@ -44,7 +44,7 @@ from unimoe.training.losses.built_in import info_nce
 from unimoe.training.run_state import Parts, RunState
 from unimoe.training.steps import backward_in_parts, learning_rates, optimizer_tensors, restore_optimizer
 
-_WITHOUT_EFFECT = {"save_every", "output_dir", "caveats"}
+_WITHOUT_EFFECT = {"save_every", "tracking", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
 _DEPTH = 100  # of dev's search, unless the metric looks deeper
 
@@ -86,7 +86,7 @@ class BiEncoderTrainer(Training):
         }
         self._per_epoch = -(-batches_per_epoch(self.pairs, config) // config.accumulation)
         super().__init__(
-            RunState(folder, settings, hash_json(settings)),
+            RunState(folder, settings, hash_json(settings), tracking=config.tracking),
             config.epochs * self._per_epoch,
             dev_every=self._per_epoch,
             save_every=config.save_every or self._per_epoch,

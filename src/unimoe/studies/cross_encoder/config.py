@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from unimoe.config import BM25Config
 from unimoe.config.base import Count, Fraction, Name, Positive, Section
-from unimoe.config.training import LossConfig
+from unimoe.config.training import LossConfig, Tracker
 from unimoe.data.published import MS_MARCO_LISTS
 from unimoe.studies.common.splits import SplitConfig
 
@@ -103,6 +103,7 @@ class CrossEncoderConfig(Section):
         eval_every: steps between evaluations on dev, each followed by a saved state; a killed run loses at most these.
         dtype: dtype of the forward passes in training; weights are float32. ``auto``: bfloat16 on a GPU that has it.
         push_to_hub: repository to upload the finished model to; null for none.
+        tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         caveats: reasons why results are unfit for decisions, copied into every result.
         output_dir: folder of checkpoint, logs and results.
         weight_decay: AdamW's weight decay.
@@ -127,5 +128,6 @@ class CrossEncoderConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 12
     eval_every: Count = 500
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    tracking: list[Tracker] = Field(default_factory=list)
     push_to_hub: str | None = None
     caveats: list[str] = Field(default_factory=list)

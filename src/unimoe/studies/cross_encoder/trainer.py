@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 _METRICS = ("ndcg@10", "mrr@10", "map")
-_WITHOUT_EFFECT = {"name", "output_dir", "push_to_hub", "caveats"}
+_WITHOUT_EFFECT = {"name", "tracking", "output_dir", "push_to_hub", "caveats"}
 
 
 class CrossEncoderManifest(TrainedModel):
@@ -77,7 +77,7 @@ class CrossEncoderTraining(Training):
         settings = {"config": _determining(config.model_dump()), "content": content}
         self._per_epoch = -(-len(self.lists.lists) // config.batch_size)
         super().__init__(
-            RunState(folder, settings, hash_json(list(settings.values()))),
+            RunState(folder, settings, hash_json(list(settings.values())), tracking=config.tracking),
             config.max_steps or max(1, round(config.epochs * self._per_epoch)),
             dev_every=config.eval_every,
             save_every=config.eval_every,

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config import BM25Config
 from unimoe.config.base import BUNDLED_ENCODER, Count, EncoderConfig, Fraction, Positive, Section, Width
-from unimoe.config.training import LOSSES
+from unimoe.config.training import LOSSES, Tracker
 from unimoe.core.errors import did_you_mean
 from unimoe.studies.common.splits import SplitConfig
 
@@ -148,6 +148,7 @@ class TrainConfig(Section):
         gradient_learning_rate: its learning rate.
         eval_every: steps between evaluations on the dev queries.
         save_every: steps between saved states; a killed run loses at most these.
+        tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         seed: decides noise, batches and random first weights.
         device: None for the best available.
         output_dir: the folder of checkpoints, logs and results.
@@ -189,6 +190,7 @@ class TrainConfig(Section):
     gradient_learning_rate: Positive = 1e-3
     eval_every: Count = 25
     save_every: Count = 50
+    tracking: list[Tracker] = Field(default_factory=list)
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     device: Literal["cpu", "cuda", "mps"] | None = None
     output_dir: str = "outputs/heads"

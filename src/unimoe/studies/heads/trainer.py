@@ -33,7 +33,7 @@ from unimoe.studies.heads.pools import PoolSet
 from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
 
-_WITHOUT_EFFECT = {"save_every", "device", "output_dir"}
+_WITHOUT_EFFECT = {"save_every", "tracking", "device", "output_dir"}
 
 
 class HeadTrainer(Training):
@@ -66,7 +66,7 @@ class HeadTrainer(Training):
         folder = arm_dir(Path(config.output_dir), self.arm, self.seed)
         self.head_path = folder / "checkpoint" / HEAD_FILE
         super().__init__(
-            RunState(folder, settings, hash_json(decisive)),
+            RunState(folder, settings, hash_json(decisive), tracking=config.tracking),
             0 if config.method == "zero_shot" else config.num_steps,
             dev_every=config.eval_every,
             save_every=config.save_every,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, model_validator
 
 from unimoe.config.base import Count, Fraction, Positive, Section, Width
+from unimoe.config.training import Tracker
 
 TranslatorModel = Literal["linear", "mlp1", "mlp2", "ridge", "cca", "geometry", "bigjump", "ridge_adapter"]
 MODELS: tuple[TranslatorModel, ...] = get_args(TranslatorModel)
@@ -198,6 +199,7 @@ class TranslatorConfig(Section):
         learning_rate: AdamW's learning rate.
         weight_decay: AdamW's weight decay; biases do not decay.
         save_every: epochs between saved states.
+        tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         validation: share of the images that chooses the epoch.
         seed: decides split, first weights and batches.
         device: null for the best available.
@@ -217,6 +219,7 @@ class TranslatorConfig(Section):
     learning_rate: Positive = 2e-4
     weight_decay: NonNegative = 1e-4
     save_every: Count = 1
+    tracking: list[Tracker] = Field(default_factory=list)
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     device: Literal["cpu", "cuda", "mps"] | None = None

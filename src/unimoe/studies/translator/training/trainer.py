@@ -47,7 +47,7 @@ from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
 from unimoe.training.steps import optimizer_tensors, restore_optimizer
 
-WITHOUT_EFFECT = {"save_every", "device", "output_dir", "validation"}
+WITHOUT_EFFECT = {"save_every", "tracking", "device", "output_dir", "validation"}
 """Keys of the config that the trained weights do not depend on, or not beyond the pairs that a trainer is given."""
 
 
@@ -84,7 +84,7 @@ class TranslatorTrainer(Training):
         self._ends = [*accumulate(map(len, batches))]
         self.captions_seen = sum(len(rows) for epoch in batches for rows in epoch)
         super().__init__(
-            RunState(folder, settings, hash_json(list(settings.values()))),
+            RunState(folder, settings, hash_json(list(settings.values())), tracking=config.tracking),
             self._ends[-1] if self._ends else 0,
             dev_every=None,
             save_every=1,
