@@ -198,3 +198,23 @@ def test_queries_of_equal_text_share_what_answers_them_and_their_part(tmp_path: 
     parts = load_splits(f"path:{twins}", SplitConfig(train=None))
     places = [{part.queries[query] for query in part.qrels} for part in parts]
     assert sum(map(len, places)) == len(set.union(*places)) == 12
+
+
+def test_a_trained_cross_encoder_says_so_on_its_own_queries_and_so_does_one_trained_from_it(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    successful(cross_encoder(places, tmp_path))
+    first = tmp_path / "out/cross_encoder/seed_12/checkpoint"
+    own = topics_folder(tmp_path / "second", {"train": 20})
+    texts = [*load_collection(f"path:{own}", "train").queries.items()]
+    later = {key: (f"late-{key}", f"{text} again") for key, text in texts}
+    second = with_texts(own, tmp_path / "later", lambda key, text: later[key])
+    (tmp_path / "next").mkdir()
+    config = "lists.splits={dev: null, test: train, train: null}"
+    successful(cross_encoder((first, second), tmp_path / "next", config))
+    for number, name in enumerate((first, tmp_path / "next/out/cross_encoder/seed_12/checkpoint")):
+        folder = tmp_path / f"evaluated{number}"
+        where = ("--dataset", f"path:{places[1]}@train", "--output-dir", folder, "--device", "cpu", "--name", "it")
+        successful(call_unimoe("evaluate", "--model", name, *where, "--task", "reranking"))
+        result = read_result(result_path(folder, "it", None, "reranking", "topics"))
+        assert "these queries trained the checkpoint" in result.caveats
