@@ -92,8 +92,3 @@ def _chosen(given: Any) -> Loss:
 
 RankingLoss = Annotated[SerializeAsAny[Loss], BeforeValidator(_chosen)]
 """A loss in a config: ``softmax``, or ``{name: plistmle, discount: log1p}``; it is recorded with all its keys."""
-
-
-def loss_named(name: str) -> Loss:
-    """Return a loss with its defaults; for defaults of configs, which are made when they are read."""
-    return LOSSES[name]()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from unimoe.config.base import Count, Positive, Section
-from unimoe.config.losses import Loss, RankingLoss, loss_named
+from unimoe.config.losses import LOSSES, Loss, RankingLoss
 from unimoe.core.errors import UsageError
 
 ArmTask = Literal["rank_only", "emb_only", "joint"]
@@ -73,7 +73,7 @@ class RankingRecipe(Section):
     """
 
     queries: Count | None = None
-    loss: RankingLoss = Field(default_factory=lambda: loss_named("yes_no"))
+    loss: RankingLoss = Field(default_factory=lambda: LOSSES["yes_no"]())
     queries_per_step: Count = 8
     hard_negatives: Annotated[int, Field(ge=0)] = 3
     random_negatives: Annotated[int, Field(ge=0)] = 0

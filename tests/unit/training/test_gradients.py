@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from unimoe.config.base import Positive, Section
 from unimoe.config.files import parse_config
-from unimoe.config.losses import LOSSES, RankingLoss, loss_named
+from unimoe.config.losses import LOSSES, RankingLoss
 from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.results.logs import Conflict
@@ -201,12 +201,12 @@ def test_ortho_lora_is_pcgrad_in_each_matrix() -> None:
     torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES.names() if conflicts.is_additive(loss_named(name), 0.0)])
+@pytest.mark.parametrize("name", [name for name in LOSSES.names() if conflicts.is_additive(LOSSES[name](), 0.0)])
 def test_such_a_loss_is_the_mean_of_its_halves_unless_chance_decides(name: str) -> None:
-    assert not conflicts.is_additive(loss_named(name), dropout=0.1)
+    assert not conflicts.is_additive(LOSSES[name](), dropout=0.1)
     scores = [*torch.randn(4, 5, generator=torch.Generator().manual_seed(1))]
     labels = [*torch.tensor([1.0 if name == "yes_no" else 2.0, 1.0, 0.0, 0.0, 0.0]).expand(4, 5)]
-    loss = ListwiseLoss(loss_named(name))
+    loss = ListwiseLoss(LOSSES[name]())
     halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
     torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
 
@@ -395,7 +395,7 @@ def test_a_loss_without_keys_is_a_function_whose_mistakes_are_one_line() -> None
         ("number", "the loss number has to return a tensor without dimensions; fix it"),
     ):
         with pytest.raises(DataError, match=message):
-            ListwiseLoss(loss_named(name))(SCORES, GRADES)
+            ListwiseLoss(LOSSES[name]())(SCORES, GRADES)
 
 
 @pytest.mark.parametrize(

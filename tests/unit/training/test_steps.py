@@ -13,7 +13,7 @@ from support.tiny_models import ModelKind, tiny_base
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.config.losses import loss_named
+from unimoe.config.losses import LOSSES
 from unimoe.config.training import ArmTask, LoraConfig, TrainingConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
@@ -165,7 +165,7 @@ class Bench(NamedTuple):
 
     def rank(self, batch: list[int], budget: Budget, weight: float = 1.0, loss: str = "yes_no") -> tuple[float, int]:
         torch.manual_seed(0)  # as the trainer does before every step
-        return ranking_backward(self.model, self.ranking, batch, weight, loss_named(loss), budget)
+        return ranking_backward(self.model, self.ranking, batch, weight, LOSSES[loss](), budget)
 
     def embed(
         self, batch: list[int], budget: Budget, weight: float = 1.0, contrast: int | None = None

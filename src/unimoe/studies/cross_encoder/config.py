@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from unimoe.config import BM25Config
 from unimoe.config.base import Count, Fraction, Name, Positive, Section
-from unimoe.config.losses import RankingLoss, loss_named
+from unimoe.config.losses import LOSSES, RankingLoss
 from unimoe.studies.common.splits import SplitConfig
 
 MS_MARCO_LISTS = "ms_marco_v1.1"
@@ -113,7 +113,7 @@ class CrossEncoderConfig(Section):
     output_dir: str = "outputs/cross_encoder"
     arm: Name = "cross_encoder"
     model: CrossEncoderModelConfig = CrossEncoderModelConfig()
-    loss: RankingLoss = Field(default_factory=lambda: loss_named("plistmle"))
+    loss: RankingLoss = Field(default_factory=lambda: LOSSES["plistmle"]())
     mini_batch_size: Annotated[int, Field(ge=0)] | None = 16
     lists: ListsConfig = ListsConfig()
     evaluation: RerankingConfig = RerankingConfig()

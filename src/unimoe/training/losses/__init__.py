@@ -19,28 +19,54 @@ because a config is checked without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from unimoe.config.losses import LOSSES, Loss
 from unimoe.core.errors import DataError, UsageError, guarded
 from unimoe.core.registry import Registry
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["DISCOUNTS", "LOSSES", "Loss", "register_discount", "register_loss"]
+__all__ = ["DISCOUNTS", "LOSSES", "Chance", "Lists", "Loss", "register_discount", "register_loss"]
 
 L = TypeVar("L", bound="type[Loss] | Callable[..., Any]")
 
+Lists: TypeAlias = "Sequence[Tensor]"
+"""One float32 tensor ``(n_i,)`` for each list of documents: its scores, or its labels."""
+
 DISCOUNTS: Registry[Callable[[Tensor], Tensor]] = Registry("rank discount", None, "unimoe.losses")
 """From the ranks ``1..n`` of a list, ``(n,)``, to logarithms of their weights in PListMLE."""
+
+
+@dataclass(frozen=True)
+class Chance:
+    """What a loss draws from.
+
+    Attributes:
+        generator: on the CPU, where draws are the same for every device; None for torch's own.
+        progress: of the training, 0 at its first step and 1 at its last.
+    """
+
+    generator: torch.Generator | None
+    progress: float
 
 
 def register_loss(name: str) -> Callable[[L], L]:
     """Register the class of a loss, or a function of scores and labels; a UsageError where the name is taken."""
 
     def register(loss: L) -> L:
-        kind: type[Loss] = loss if isinstance(loss, type) else _without_keys(loss)
+        given: Any = loss
+
+        class FunctionLoss(Loss):
+            __module__ = given.__module__  # where it is from: errors of a user's become one line
+
+            def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Any:
+                return given(scores, labels)
+
+        kind: type[Loss] = given if isinstance(given, type) else FunctionLoss
         if not issubclass(kind, Loss):
             raise UsageError(f"the loss {name} is a class that is no Loss; derive {kind.__name__} from Loss")
         LOSSES.add(name, kind)
@@ -48,16 +74,6 @@ def register_loss(name: str) -> Callable[[L], L]:
         return loss
 
     return register
-
-
-def _without_keys(function: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]) -> type[Loss]:
-    class FunctionLoss(Loss):
-        __module__ = function.__module__  # where it is from: errors of a user's become one line
-
-        def __call__(self, scores: Sequence[Tensor], labels: Sequence[Tensor], chance: Any) -> Tensor:
-            return function(scores, labels)
-
-    return FunctionLoss
 
 
 def register_discount(name: str, function: Callable[[Tensor], Tensor]) -> None:

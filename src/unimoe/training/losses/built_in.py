@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 from unimoe.config.base import Positive
 from unimoe.core.errors import InputError
-from unimoe.training.losses import Loss, register_loss
+from unimoe.training.losses import Chance, Lists, Loss, register_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from unimoe.training.losses.formulas import Lists
-    from unimoe.training.losses.sampled import Chance
 
 
 @register_loss("yes_no")
@@ -28,7 +26,6 @@ class YesNo(Loss):
     activation: Literal["Identity"] = "Identity"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         import torch
 
         from unimoe.training.losses.formulas import yes_no_loss
@@ -53,13 +50,10 @@ class Softmax(Loss):
     cites, mean_of = "ListNetLoss", "lists"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
-        import torch
-
         from unimoe.training.losses.formulas import nt_xent, padded
 
         found, grades, valid = padded(scores, labels)
-        best = valid & (grades == grades.masked_fill(~valid, -torch.inf).amax(1, keepdim=True))
+        best = valid & (grades == grades.masked_fill(~valid, -math.inf).amax(1, keepdim=True))
         return nt_xent(found, best, valid).mean()
 
 
@@ -70,9 +64,7 @@ class MarginMSE(Loss):
     cites, labels = "MarginMSELoss", "graded"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         import torch
-        from torch.nn import functional
 
         margins, wanted = [], []
         for row, given in zip(scores, labels, strict=True):
@@ -80,7 +72,7 @@ class MarginMSE(Loss):
             margins.append(row[order[:1]] - row[order[1:]])
             wanted.append(given[order[:1]] - given[order[1:]])
         found = torch.cat(margins)
-        return functional.mse_loss(found, torch.cat(wanted)) if len(found) else found.sum()
+        return torch.nn.functional.mse_loss(found, torch.cat(wanted)) if len(found) else found.sum()
 
 
 @register_loss("infonce")
@@ -90,7 +82,6 @@ class InfoNCE(Loss):
     cites = "oord2018representation"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         from unimoe.training.losses.formulas import mean_over_lists, nt_xent, padded
 
         found, grades, valid = padded(scores, labels)
@@ -105,14 +96,11 @@ class SupCon(Loss):
     cites = "khosla2020supervised"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
-        import torch
-
         from unimoe.training.losses.formulas import mean_over_lists, padded
 
         found, grades, valid = padded(scores, labels)
         positive = (grades > 0) & valid
-        log_shares = found.masked_fill(~valid, -torch.inf).log_softmax(1).masked_fill(~positive, 0.0)
+        log_shares = found.masked_fill(~valid, -math.inf).log_softmax(1).masked_fill(~positive, 0.0)
         return mean_over_lists(-log_shares.sum(1) / positive.sum(1).clamp(min=1), positive)
 
 
@@ -131,7 +119,6 @@ class ApproxNDCG(Loss):
     temperature: Positive = 0.5
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         import torch
 
         from unimoe.training.losses.formulas import mean_over_lists, padded

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-Lists = Sequence[Tensor]
-"""One float32 tensor ``(n_i,)`` for each list of documents: its scores, or its labels."""
+from unimoe.training.losses import Lists
 
 FAR = -1e9
 """The score of a padded place: its exponential is 0, and unlike infinity it has a derivative."""

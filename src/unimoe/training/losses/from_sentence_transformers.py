@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unimoe.config.base import Count, Positive
 from unimoe.core.errors import InputError
-from unimoe.training.losses import Loss, register_loss
+from unimoe.training.losses import Chance, Lists, Loss, register_loss
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from unimoe.training.losses.formulas import Lists
-    from unimoe.training.losses.sampled import Chance
 
 _SCHEMES = {
     "ndcg_loss2pp": "NDCGLoss2PPScheme",
@@ -70,27 +67,40 @@ def upstream_loss(name: str, scores: Lists, labels: Lists, **settings: Any) -> T
     return found
 
 
-@register_loss("lambdaloss")
-class LambdaLoss(Loss):
-    """Pairs weighted by how much swapping them changes nDCG.
+@register_loss("ranknet")
+class RankNet(Loss):
+    """Every pair with the same weight.
 
     Attributes:
         k: pairs count where one of the two is among the first k by score; null for all pairs.
         sigma: a factor of score differences.
+    """
+
+    cites = "RankNetLoss"
+
+    k: Count | None = None
+    sigma: Positive = 1.0
+
+    def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
+        return upstream_loss("RankNetLoss", scores, labels, k=self.k, sigma=self.sigma)
+
+
+@register_loss("lambdaloss")
+class LambdaLoss(RankNet):
+    """Pairs weighted by how much swapping them changes nDCG.
+
+    Attributes:
         weighting: how pairs are weighted.
     """
 
     cites = "LambdaLoss"
 
-    k: Count | None = None
-    sigma: Positive = 1.0
     weighting: Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"] = "ndcg_loss2pp"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss; refuse lists whose sum of gains is infinite, since their loss would be NaN, or 0."""
         from sentence_transformers.cross_encoder import losses
 
-        for index, row in enumerate(labels):
+        for index, row in enumerate(labels):  # an infinite sum of gains gives a loss of NaN, or 0
             if not row.exp2().sum().isfinite():
                 raise InputError(
                     index,
@@ -114,27 +124,7 @@ class ListNet(Loss):
     label_temperature: Positive = 1.0
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         return upstream_loss("ListNetLoss", scores, [row / self.label_temperature for row in labels])
-
-
-@register_loss("ranknet")
-class RankNet(Loss):
-    """Every pair with the same weight.
-
-    Attributes:
-        k: pairs count where one of the two is among the first k by score; null for all pairs.
-        sigma: a factor of score differences.
-    """
-
-    cites = "RankNetLoss"
-
-    k: Count | None = None
-    sigma: Positive = 1.0
-
-    def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
-        return upstream_loss("RankNetLoss", scores, labels, k=self.k, sigma=self.sigma)
 
 
 @register_loss("adrmse")
@@ -150,5 +140,4 @@ class ADRMSE(Loss):
     alpha: Positive = 1.0
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         return upstream_loss("ADRMSELoss", scores, labels, alpha=self.alpha)

@@ -14,15 +14,12 @@ from pydantic import BeforeValidator, model_validator
 
 from unimoe.config.base import Positive, checked
 from unimoe.core.errors import InputError
-from unimoe.training.losses import DISCOUNTS, Loss, register_discount, register_loss
+from unimoe.training.losses import DISCOUNTS, Chance, Lists, Loss, register_discount, register_loss
 from unimoe.training.losses.from_sentence_transformers import upstream_loss
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from unimoe.training.losses.formulas import Lists
-    from unimoe.training.losses.sampled import Chance
 
 _FAR = 80.0
 """A difference of ``exp(80)`` leaves nothing of a softmax, as any larger one does."""
@@ -48,19 +45,22 @@ def _by_formula(given: object) -> object:
 Discount = Annotated[str, BeforeValidator(_by_formula), checked(DISCOUNTS.checked)]
 
 
-class OrderedLoss(Loss):
-    """A loss that takes the documents of a list best first.
+@register_loss("listmle")
+class ListMLE(Loss):
+    """Likelihood of the whole order (Plackett-Luce).
 
     Attributes:
         respect_input_order: teach the given order, also of equal labels; none may rise. ``false``: sort by label.
         ties: where the order is by label, equal labels keep their order, or are shuffled at every step to teach none.
     """
 
+    cites, mean_of = "ListMLELoss", "lists"
+
     respect_input_order: bool = True
     ties: Literal["keep", "shuffle"] = "keep"
 
     @model_validator(mode="after")
-    def _one_order(self) -> OrderedLoss:
+    def _one_order(self) -> ListMLE:
         if self.respect_input_order and self.draws:
             raise ValueError(
                 "respect_input_order teaches an order among equal labels, ties: shuffle forgets it; "
@@ -76,7 +76,7 @@ class OrderedLoss(Loss):
     @property
     def draws(self) -> bool:
         """Whether it needs random numbers."""
-        return self.samples or self.ties == "shuffle"
+        return self.ties == "shuffle"
 
     def order(self, index: int, labels: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the places of a list's documents, the best first."""
@@ -95,20 +95,12 @@ class OrderedLoss(Loss):
         shuffled = torch.randperm(len(labels), generator=generator).to(labels.device)
         return shuffled[labels[shuffled].argsort(descending=True, stable=True)]
 
-
-@register_loss("listmle")
-class ListMLE(OrderedLoss):
-    """Likelihood of the whole order (Plackett-Luce)."""
-
-    cites, mean_of = "ListMLELoss", "lists"
-
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         return upstream_loss("ListMLELoss", scores, labels)
 
 
 @register_loss("plistmle")
-class PListMLE(OrderedLoss):
+class PListMLE(ListMLE):
     """ListMLE with more weight on the first ranks.
 
     Attributes:
@@ -122,7 +114,7 @@ class PListMLE(OrderedLoss):
         temperature: of the normalisation ``temperature``, sharper below 1.
     """
 
-    cites, mean_of = "PListMLELoss", "lists"
+    cites = "PListMLELoss"
 
     discount: Discount = "exponential"
     normalize_weights: bool = True
@@ -130,7 +122,6 @@ class PListMLE(OrderedLoss):
     temperature: Positive = 0.5
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
-        """Return the loss."""
         import torch
 
         if self._normalizes:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from unimoe.config.losses import Loss
 from unimoe.core.errors import DataError, guarded
 from unimoe.models.batching import to_device
-from unimoe.training.losses.sampled import Chance
+from unimoe.training.losses import Chance
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
 

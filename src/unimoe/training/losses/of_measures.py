@@ -7,37 +7,45 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from unimoe.config.base import MetricName, Positive
-from unimoe.training.losses import Loss, register_loss
+from unimoe.training.losses import Chance, Lists, Loss, register_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from unimoe.training.losses.formulas import Lists
-    from unimoe.training.losses.sampled import Chance
+
+class MeasureLoss(Loss):
+    """1 - a measure of the list.
+
+    Attributes:
+        measure: a list's measure by its own labels, such as ``mrr@10`` or ``ERR@20``.
+        directions: of score_es, directions of noise, each with both signs; of pg_rank, rankings drawn of each list.
+        baseline: what is subtracted from the measure of a ranking: the mean of the list's other rankings, or ``none``.
+            ``group``: the mean of all, and divides by their standard deviation, so that every list counts alike, as in
+            GRPO. Pairs of score_es cancel any baseline; ``group`` divides there too.
+    """
+
+    samples = True
+
+    measure: MetricName = "ndcg@10"
+    directions: Annotated[int, Field(ge=2)] = 64
+    baseline: Literal["leave_one_out", "group", "none"] = "leave_one_out"
 
 
 @register_loss("score_es")
-class ScoreES(Loss):
+class ScoreES(MeasureLoss):
     """1 - a measure of the list, by evolution strategies on its scores.
 
     The noise keeps its size: no gradient flows through the spread that it is relative to.
 
     Attributes:
-        measure: a list's measure by its own labels, such as ``mrr@10`` or ``ERR@20``.
-        directions: of noise, each with both signs.
         sigma: the noise's standard deviation relative to the scores'.
         sigma_end: sigma at the last step, reached by equal factors; null for no change.
-        baseline: ``group`` divides by the standard deviation of a list's measures, so that every list counts alike.
-            Pairs of both signs cancel what the others would subtract.
     """
 
-    cites, samples = "salimans2017evolution", True
+    cites = "salimans2017evolution"
 
-    measure: MetricName = "ndcg@10"
-    directions: Annotated[int, Field(ge=2)] = 64
     sigma: Positive = 1.0
     sigma_end: Positive | None = None
-    baseline: Literal["leave_one_out", "group", "none"] = "leave_one_out"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
         """Return 1 - the measure's mean over noisy scores, with ``score_space_gradient`` as its gradient."""
@@ -61,22 +69,10 @@ class ScoreES(Loss):
 
 
 @register_loss("pg_rank")
-class PGRank(Loss):
-    """1 - a measure of the list, by policy gradients of a Plackett-Luce model.
+class PGRank(MeasureLoss):
+    """1 - a measure of the list, by policy gradients of a Plackett-Luce model."""
 
-    Attributes:
-        measure: a list's measure by its own labels, such as ``mrr@10`` or ``ERR@20``.
-        directions: the rankings that are drawn of each list.
-        baseline: what is subtracted from the measure of a ranking: the mean of the list's other rankings, or ``none``.
-            ``group``: the mean of all, and divides by their standard deviation, so that every list counts alike, as in
-            GRPO.
-    """
-
-    cites, samples = "gao2023policy", True
-
-    measure: MetricName = "ndcg@10"
-    directions: Annotated[int, Field(ge=2)] = 64
-    baseline: Literal["leave_one_out", "group", "none"] = "leave_one_out"
+    cites = "gao2023policy"
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
         """Return 1 - the measure's mean over drawn rankings, with the policy gradient as its gradient."""

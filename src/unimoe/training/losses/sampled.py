@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -23,19 +22,6 @@ BLOCK = 32
 
 Measure = Callable[[Tensor, slice], Tensor]
 """From scores ``(b, P, N)``, N rankings of each list, and which lists they are, to measures ``(b, N)``."""
-
-
-@dataclass(frozen=True)
-class Chance:
-    """What a loss draws from.
-
-    Attributes:
-        generator: on the CPU, where draws are the same for every device; None for torch's own.
-        progress: of the training, 0 at its first step and 1 at its last.
-    """
-
-    generator: torch.Generator | None
-    progress: float
 
 
 def generator_of(seed: int, step: int) -> torch.Generator:
