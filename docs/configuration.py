@@ -11,13 +11,14 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from unimoe.config import DenseExperiment, Experiment
 from unimoe.config.labels import LabelConfig, TrainingLabelConfig
+from unimoe.config.losses import LOSSES, Loss
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.common.study import Study
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
@@ -38,6 +39,15 @@ KINDS: list[tuple[str, str, type[BaseModel]]] = [
     ("A translator", "`configs/translator.yaml`; `unimoe train-translator`.", TranslatorConfig),
 ]
 
+_LOSSES = """## The losses
+
+A loss is given by its name, or by a section of its `name` and its keys: `loss: {name: plistmle, discount: log1p}`. So
+it is in `training.ranking.loss`, in an arm's `loss` and in a cross-encoder's. The keys of a loss are listed after its
+name; every loss has the first, unless its own says otherwise.
+
+| key | default | means |
+|---|---|---|"""
+
 _HEAD = """# Configuration
 
 Every key of every kind of YAML file, with its default. `--set a.b=value` overrides a key on the command line; an
@@ -48,13 +58,22 @@ are in [Gates](gates.md). `docs/configuration.py` writes this page from the code
 
 def page() -> str:
     """Return the page as Markdown."""
-    return "\n".join([_HEAD, *("\n".join(_kind(*kind)) for kind in KINDS)])
+    return "\n".join([_HEAD, *("\n".join(_kind(*kind)) for kind in KINDS), *_losses()])
 
 
 def _kind(title: str, used_by: str, model: type[BaseModel]) -> Iterator[str]:
     yield f"## {title}\n\n{used_by}\n"
     yield "| key | default | means |\n|---|---|---|"
     yield from _rows(model, "", None)
+    yield ""
+
+
+def _losses() -> Iterator[str]:
+    every = [*_rows(Loss, "", None)]
+    yield "\n".join([_LOSSES, *every])
+    for name, kind in LOSSES.items():
+        yield f"| **`{name}`** |  | {_cell((kind.__doc__ or '').split(chr(10), 1)[0])} |"
+        yield from (row for row in _rows(kind, f"{name}.", None) if row.replace(f"{name}.", "", 1) not in every)
     yield ""
 
 
@@ -69,7 +88,7 @@ def _rows(model: type[BaseModel], prefix: str, defaults: BaseModel | None) -> It
             several = " (by name)" if get_origin(field.annotation) is dict else ""
             meaning = meanings.get(name, summary)
             yield f"| **`{prefix}{name}`**{several} | {_default(value, section)} | {_cell(meaning)} |"
-            if any(section is kind for _, _, kind in KINDS):  # it has a table of its own
+            if section is Loss or any(section is kind for _, _, kind in KINDS):  # it has a table of its own
                 continue
             inner = f"{prefix}{name}.NAME." if several else f"{prefix}{name}."
             absent = getattr(defaults, name, value)
@@ -96,7 +115,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     """Return the nested section that a field holds, in whatever container; None for plain values."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (dict, list, Union, types.UnionType):
+    if get_origin(annotation) in (dict, list, Union, types.UnionType, Annotated):
         return next(filter(None, map(_section, get_args(annotation))), None)
     return None
 
@@ -113,6 +132,8 @@ def _choices(annotation: Any) -> str:
 def _default(value: Any, section: type[BaseModel] | None) -> str:
     if value is PydanticUndefined:
         return "**required**"
+    if isinstance(value, Loss):
+        return f"`{value.name}`"
     if section is not None and isinstance(value, section):
         return ""
     if value is None:

@@ -12,17 +12,22 @@ from pytorch_metric_learning import distances, losses
 from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor
 
-from unimoe.config.training import LossConfig
+from unimoe.config.losses import LOSSES
 from unimoe.core.errors import InputError
-from unimoe.training.losses.built_in import info_nce, nt_xent
-from unimoe.training.losses.from_sentence_transformers import GivenScores, PositionWeights
+from unimoe.training.losses.formulas import info_nce, nt_xent
+from unimoe.training.losses.from_sentence_transformers import GivenScores
+from unimoe.training.losses.in_order import PListMLE
 from unimoe.training.losses.listwise import ListwiseLoss
 
 E = math.e
 
 
+def loss_named(name: str = "plistmle", **keys: Any) -> ListwiseLoss:
+    return ListwiseLoss(LOSSES[name].model_validate(keys))
+
+
 def loss_of(scores: list[float], labels: list[float], **options: Any) -> float:
-    return float(ListwiseLoss(LossConfig(**options))([torch.tensor(scores)], [torch.tensor(labels)]))
+    return float(loss_named(**options)([torch.tensor(scores)], [torch.tensor(labels)]))
 
 
 # Scores 1, 0 and -1 in the right order, by Plackett-Luce: first 1 among {1, 0, -1}, then 0 among {0, -1}.
@@ -39,12 +44,12 @@ FIRST, SECOND = math.log(E + 1 + 1 / E) - 1, math.log(1 + 1 / E)
         ({"normalization_method": "log"}, [math.log(4), math.log(2), 0]),
         ({"normalization_method": "temperature", "temperature": 0.5}, [9, 1, 0]),
         ({"normalization_method": "temperature", "temperature": 2.0}, [math.sqrt(3), 1, 0]),
-        ({"rank_discount": "exponential_plus_1"}, [7, 3, 1]),
-        ({"rank_discount": "identity"}, [1, 1, 1]),
-        ({"rank_discount": "identity", "normalization_method": "minmax"}, [1, 1, 1]),
-        ({"rank_discount": "reciprocal"}, [1, 1 / 2, 1 / 3]),
-        ({"rank_discount": "log1p"}, [1 / math.log(2), 1 / math.log(3), 1 / math.log(4)]),
-        ({"rank_discount": "log2"}, [1, 1 / math.log2(3), 1 / 2]),
+        ({"discount": "exponential_plus_1"}, [7, 3, 1]),
+        ({"discount": "identity"}, [1, 1, 1]),
+        ({"discount": "identity", "normalization_method": "minmax"}, [1, 1, 1]),
+        ({"discount": "reciprocal"}, [1, 1 / 2, 1 / 3]),
+        ({"discount": "log1p"}, [1 / math.log(2), 1 / math.log(3), 1 / math.log(4)]),
+        ({"discount": "log2"}, [1, 1 / math.log2(3), 1 / 2]),
     ],
 )
 def test_weights_of_places_by_hand(options: dict[str, Any], weights: list[float]) -> None:
@@ -106,7 +111,7 @@ def their_loss(make: Any, rows: list[Tensor], labels: list[Tensor]) -> Tensor:
 )  # fmt: skip
 def test_equals_sentence_transformers(options: dict[str, Any], make: Any) -> None:
     ours_at, theirs_at = scores(), scores()
-    ours = ListwiseLoss(LossConfig(**options))(ours_at, LABELS)
+    ours = loss_named(**options)(ours_at, LABELS)
     expected = their_loss(make, theirs_at, LABELS)
     assert float(ours) == pytest.approx(float(expected), rel=1e-6)
     ours.backward()
@@ -132,9 +137,9 @@ def exact_weights(length: int, method: str, last: int) -> list[float]:
 @pytest.mark.parametrize("method", ["sum", "minmax", "log", "temperature"])
 @pytest.mark.parametrize(("discount", "last"), [("exponential", 0), ("exponential_plus_1", 1)])
 def test_weights_of_long_lists_are_exact(length: int, method: Any, discount: Any, last: int) -> None:
-    options = LossConfig(rank_discount=discount, normalization_method=method, temperature=2.0)
+    loss = PListMLE(discount=discount, normalization_method=method, temperature=2.0)
     mask = torch.arange(length).expand(2, -1) < torch.tensor([[length], [length // 2]])
-    found = PositionWeights(options)(mask)
+    found = loss.weights(mask)
     assert not found[~mask].any()
     for row, size in zip(found, (length, length // 2), strict=True):
         expected = exact_weights(size, method, last)
@@ -143,8 +148,8 @@ def test_weights_of_long_lists_are_exact(length: int, method: Any, discount: Any
 
 
 def test_the_softmax_of_long_lists_is_all_on_the_first_place() -> None:
-    found = PositionWeights(LossConfig(normalization_method="softmax"))(torch.ones(1, 1500, dtype=torch.bool))[0]
-    assert (found[0], found[1:].any()) == (1, False)
+    found = PListMLE(normalization_method="softmax").weights(torch.ones(1, 1500, dtype=torch.bool))[0]
+    assert (float(found[0]), bool(found[1:].any())) == (1.0, False)
 
 
 def test_weights_as_they_are_end_where_float32_does() -> None:
@@ -188,7 +193,7 @@ def test_several_positives_in_one_softmax_are_supcon() -> None:
     peer = losses.SupConLoss(temperature=TEMPERATURE, distance=distances.CosineSimilarity())
     expected = peer(queries, of_queries, ref_emb=documents, ref_labels=of_documents)
     torch.testing.assert_close(info_nce(scores, positives), expected)
-    by_name = ListwiseLoss(LossConfig(name="supcon"))(list(scores), list(positives.float()))
+    by_name = loss_named("supcon")(list(scores), list(positives.float()))
     torch.testing.assert_close(by_name, expected)
 
 
@@ -203,7 +208,7 @@ def test_each_positive_against_the_negatives_is_nt_xent() -> None:
     ]
     found = nt_xent(scores, positives, torch.ones_like(positives))
     torch.testing.assert_close(found, torch.stack(expected))
-    by_name = ListwiseLoss(LossConfig(name="infonce"))
+    by_name = loss_named("infonce")
     torch.testing.assert_close(by_name(list(scores), list(positives.float())), torch.stack(expected).mean())
     assert by_name.citation.startswith("@misc{oord2018representation,")
 

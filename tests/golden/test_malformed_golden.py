@@ -173,6 +173,9 @@ def settings() -> Iterator[Case]:
         "an unknown key": GATES.replace("joint:", "jiont:"),
     })  # fmt: skip
     yield from values("--set", (*TRAIN, "experiments/bundled", "--set"), "a=[[", f"name={LONG}", "lora.r=100000000000")
+    losses = ("softmx", "{name: listmle, discount: log1p}", "{name: plistmle, discount: 1/log10}", "{k: 3}")
+    key = "training.ranking.loss="
+    yield from values("--set", (*TRAIN, "experiments/bundled", "--set"), *(f"{key}{loss}" for loss in losses))
     yield from values("path of a config:", TRAIN, LONG, "nowhere.yaml", "outputs")
     for command, text in {
         "train-head": "head_output_size=100000000000", "train-biencoder": "out_dim=100000000000",

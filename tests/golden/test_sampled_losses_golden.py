@@ -12,7 +12,7 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from unimoe.config.training import LossConfig
+from unimoe.config.losses import LOSSES, Loss
 from unimoe.core.errors import InputError
 from unimoe.metrics import register_measure, score_run
 from unimoe.training.losses.list_measures import ListMeasure
@@ -164,12 +164,12 @@ def test_far_scores_stay_finite() -> None:
     assert float(found[0, 3]) == 0
 
 
-def sampled_gradient(options: dict[str, object], scores: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
+def sampled_gradient(config: Loss, scores: Tensor, labels: Tensor) -> tuple[float, Tensor, Tensor]:
     """Mean loss and gradient of ten draws, and the standard error of the gradient."""
     losses, found = [], []
     for seed in range(10):
         row = scores[0].float().requires_grad_()
-        loss = ListwiseLoss(LossConfig(**options), generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        loss = ListwiseLoss(config, generator=torch.Generator().manual_seed(seed))
         value = loss([row], [labels[0]])
         value.backward()
         assert row.grad is not None
@@ -210,7 +210,7 @@ def test_a_sampled_loss_has_value_and_gradient_of_the_mean_measure(name: str) ->
             return float((probabilities(torch.tensor(at)[None], orders) * values).sum())
         return float(thurstone(at, spread, orders[0].numpy()) @ values.numpy())
 
-    options = {"name": name, "directions": 20_000, **({"sigma": 0.5} if name == "score_es" else {})}
-    loss, gradient, error = sampled_gradient(options, scores, labels)
+    keys = {"directions": 20_000, **({"sigma": 0.5} if name == "score_es" else {})}
+    loss, gradient, error = sampled_gradient(LOSSES[name].model_validate(keys), scores, labels)
     assert loss == pytest.approx(1 - mean(scores[0].numpy()), abs=5e-3)
     assert float(((gradient + slopes(mean, scores[0].numpy())) / error).abs().max()) < 4.5

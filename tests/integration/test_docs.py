@@ -290,7 +290,7 @@ def test_the_citation_has_the_version_and_the_licences_of_the_package() -> None:
 
 
 REGISTERS = {
-    "losses": "register_loss(",
+    "losses": "@register_loss(",
     "measures": "register_measure(",
     "prompts": "register_prompt(",
     "sources": "register_source(",
@@ -298,6 +298,8 @@ REGISTERS = {
     "rerankers": "register_model(",
 }
 """By group of entry points: what the page's block of code for it calls."""
+
+DISCOUNT = [block for block in code_blocks(DOCS / "extending.md", "python") if "register_discount(" in block.text]
 
 COMMAND = """
 def greet(name: str) -> None:
@@ -374,11 +376,19 @@ def test_an_arm_is_trained_with_a_loss_and_a_prompt(site: Path) -> None:
     settings = tiny_experiment_dict(site)
     settings["prompt"]["template"] = "bare"
     settings["training"]["steps"] = 2
-    settings["training"]["ranking"] |= {"loss": "hinge", "loss_options": {"sigma": 0.5}}
+    settings["training"]["ranking"] |= {"loss": "hinge"}
+    (site / "discounts.py").write_text("\n".join(block.text for block in DISCOUNT), encoding="utf-8")
     (site / "tiny.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
-    train = ("train", "--config", "tiny.yaml", "--arm", "rank_only_r8")
-    assert (Path(unimoe(site, *train).strip()) / "adapter_model.safetensors").is_file()
-    misspelt = unimoe(site, *train, "--set", "served={api: hit, model: x}", code=2)
+    train = ("train", "--config", "tiny.yaml", "--arm", "rank_only_r8", "--set")
+    card = Path(unimoe(site, *train, "training.ranking.loss.margin=0.5").strip()) / "README.md"
+    assert '"name": "hinge",\n  "activation": "Identity",\n  "margin": 0.5\n' in card.read_text("utf-8")
+    misspelt = unimoe(site, *train, "training.ranking.loss.margn=0.5", code=2)
+    assert "tiny.yaml: training.ranking.loss.margn: unknown key (did you mean 'margin'?); hinge takes" in misspelt
+    changed = ("output_dir=discounted", "--set", "training.ranking.loss={name: plistmle, discount: half_life}")
+    card = site / unimoe(site, "--import", "discounts", *train, *changed).strip() / "README.md"
+    assert '"discount": "half_life"' in card.read_text("utf-8")
+    assert "there is no rank discount 'half_life'" in unimoe(site, *train, *changed, code=2)
+    misspelt = unimoe(site, *train, "served={api: hit, model: x}", code=2)
     assert "there is no served API 'hit' (did you mean 'hits'?)" in misspelt
 
 

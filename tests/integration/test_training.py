@@ -334,9 +334,7 @@ KINDS: dict[str, Make] = {
     "joint arm by gradvac": arm("joint_r8", "arms.joint_r8.aggregation=gradvac"),
     "joint arm by uncertainty": arm("joint_r8", "arms.joint_r8.aggregation=uncertainty"),
     "arm with dev, dropout and accumulation": arm("rank_only_r8", *EVERYTHING),
-    "arm by score_es": arm(
-        "rank_only_r8", "training.ranking.loss=score_es", "training.ranking.loss_options.sigma_end=0.1"
-    ),
+    "arm by score_es": arm("rank_only_r8", "training.ranking.loss=score_es", "training.ranking.loss.sigma_end=0.1"),
     **{f"head by {name}": partial(head, **changes) for name, changes in HEADS.items()},
     **{f"bi-encoder, {name}": partial(biencoder, **changes) for name, changes in BIENCODERS.items()},
     **{f"cross-encoder, {name}": partial(cross_encoder, **changes) for name, changes in CROSS_ENCODERS.items()},

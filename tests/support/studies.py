@@ -160,7 +160,8 @@ def cross_encoder_keys(encoder: Path, topics: Path) -> dict[str, Any]:
     """Steps of four lists, an evaluation and a saved state after every second."""
     return {
         "model": {"base": str(encoder), "max_length": 48},
-        "loss": {"name": "plistmle", "mini_batch_size": 8},
+        "loss": "plistmle",
+        "mini_batch_size": 8,
         "lists": {"source": f"path:{topics}", "max_docs": 4},
         "evaluation": {"depth": 6},
         "batch_size": 4,

@@ -28,7 +28,8 @@ from torch.utils._pytree import tree_leaves
 
 import unimoe
 from unimoe.config import PromptConfig
-from unimoe.config.training import LoraConfig, LossConfig
+from unimoe.config.losses import LOSSES
+from unimoe.config.training import LoraConfig
 from unimoe.evaluation.model_wrappers import MTEBEncoderWrapper
 from unimoe.models.adapter import adapter_parameters, add_lora
 from unimoe.models.unimodel import UnimodelForExp1
@@ -242,7 +243,7 @@ WHOLE, PARTS = Budget(tokens=100_000), Budget(tokens=40)
 @pytest.mark.parametrize(("first_layer", "budget"), [(0, WHOLE), (1, PARTS)], ids=["whole", "parts"])
 def test_a_step_of_a_joint_arm(first_layer: int, budget: Budget) -> None:
     with training(first_layer) as arm:
-        ranking_backward(arm.model, arm.ranking, [0, 1], 1.0, LossConfig(name="softmax"), budget, 0.5)
+        ranking_backward(arm.model, arm.ranking, [0, 1], 1.0, LOSSES["softmax"](), budget, 0.5)
         embedding_backward(arm.model, arm.embedding, [0, 1], 1.0, 0.1, budget)
         arm.optimizer.step(1e-3, 1.0)
         # The loss of each task, and the gradient's norm: both are logged, and stop the training if they are not finite.
@@ -254,7 +255,7 @@ def test_a_ranking_loss_waits_once() -> None:
     with training(first_layer=1) as arm:
         for loss in ("approxndcg", "infonce", "marginmse", "supcon", "yes_no"):
             arm.waits.clear()
-            ranking_backward(arm.model, arm.ranking, [0, 1], 1.0, LossConfig(name=loss), WHOLE, 0.5)
+            ranking_backward(arm.model, arm.ranking, [0, 1], 1.0, LOSSES[loss](), WHOLE, 0.5)
             waits = "steps._pointwise_backward" if loss == "yes_no" else "steps.backward_in_parts"
             assert arm.waits == {waits: 1}, loss
 

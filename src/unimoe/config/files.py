@@ -96,6 +96,8 @@ def overridden(raw: Any, overrides: Sequence[str]) -> Any:
         node = raw
         for depth, section in enumerate(sections, start=1):
             inner = node.get(section)
+            if isinstance(inner, str):  # ``loss: softmax`` is short for a section with that name
+                inner = {"name": inner}
             if not isinstance(inner, dict | None):
                 raise UsageError(f"{shown}: {'.'.join(sections[:depth])} is not a section; set it as a whole")
             node[section] = dict(inner or {})  # a copy: YAML aliases share one object
@@ -125,7 +127,7 @@ _REMEDIES = {  # where pydantic's own words say less to someone who edits YAML
     "less_than": "must be below {lt}",
     "less_than_equal": "must be at most {le}",
 }
-_SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "value_error"}
+_SELF_EVIDENT = {"missing", "too_short", "string_too_short", "invalid_key", "value_error", "unknown_key"}
 
 
 def explain(error: Any, kind: type[BaseModel]) -> str:

@@ -1,143 +1,20 @@
-"""Configuration of training: the ranking losses, the adapter, the batches, the steps, the arms."""
+"""Configuration of training: the adapter, the batches, the steps, the arms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from unimoe.config.base import Count, MetricName, Positive, Section, checked
+from unimoe.config.base import Count, Positive, Section
+from unimoe.config.losses import LOSSES, Loss, RankingLoss
 from unimoe.core.errors import UsageError
-from unimoe.core.registry import Registry
 
 ArmTask = Literal["rank_only", "emb_only", "joint"]
 Schedule = Literal["linear", "cosine", "constant", "onecycle"]
 Tracker = Literal["tensorboard", "wandb"]
 AggregationName = Literal["fixed", "uncertainty", "pcgrad", "ortho_lora", "cagrad", "gradvac"]
-Normalization = Literal["none", "sum", "softmax", "minmax", "log", "temperature"]
-RankDiscount = Literal["exponential", "exponential_plus_1", "identity", "log1p", "log2", "reciprocal"]
-Activation = Literal["Identity", "Sigmoid", "Tanh"]
-Baseline = Literal["leave_one_out", "group", "none"]
-Weighting = Literal["ndcg_loss2pp", "ndcg_loss2", "ndcg_loss1", "lambdarank", "none"]
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A ranking loss, as ``training/losses/named.py`` registers it.
-
-    ``function(scores, labels, options)`` gives a scalar tensor. ``scores`` and ``labels`` are lists of float32 tensors
-    ``(n_i,)``, one of each for a list of documents; the activation was applied to the scores. ``options`` are
-    ``LossOptions``. One that draws random numbers takes a ``losses.sampled.Chance`` as well.
-    """
-
-    function: Callable[..., Any] | str  # or where it is, ``module:name``, to be imported when it is computed
-    options: tuple[str, ...] = ()  # names of those that it reads, besides ``activation``
-    citation: Callable[[], str] = str  # gives the BibTeX of its source
-    labels: Literal["any", "probabilities", "graded"] = "any"  # from 0 to 1, or not 0 and 1 alone
-    takes_activation: bool = True  # whether an activation of the scores makes sense
-    in_order: bool = False  # whether it takes documents best first: they are sorted by label before it is called
-    mean_of: Literal["lists", "documents"] | None = None  # over what the loss of a batch is a mean, if it is one
-    samples: bool = False  # whether it draws random numbers
-
-    @property
-    def resolved(self) -> Callable[..., Any]:
-        """The function, imported where need be."""
-        found: Callable[..., Any] = resolve_name(self.function) if isinstance(self.function, str) else self.function
-        return found
-
-    @property
-    def all_options(self) -> tuple[str, ...]:
-        """Names of all options that a config may set for it."""
-        order = ("respect_input_order", "ties") if self.in_order else ()
-        return (*order, *(("activation",) if self.takes_activation else ()), *self.options)
-
-
-LOSSES: Registry[Loss] = Registry("loss", "unimoe.training.losses.named", "unimoe.losses")
-
-LossName = Annotated[str, checked(LOSSES.checked)]
-
-
-class LossOptions(Section):
-    """Options of the losses; each loss reads some of them. The defaults are sentence-transformers'.
-
-    Attributes:
-        activation: applied to the scores before the loss.
-        respect_input_order: teach the given order, also of equal labels; none may rise. ``false``: sort by label.
-        ties: where the order is by label, equal labels keep their order, or are shuffled at every step to teach none.
-        rank_discount: weight of place i in a list of n before normalisation: ``exponential`` 2^(n-i) - 1 (Lan et al.
-            2014), ``exponential_plus_1`` 2^(n-i+1) - 1, which ends at 1, ``identity`` 1, ``log1p`` 1/ln(1+i), ``log2``
-            1/log2(1+i) as in nDCG, ``reciprocal`` 1/i.
-        normalize_weights: ``false`` leaves the weights as they are, so that long lists count far more than short ones.
-        normalization_method: ``sum`` divides by the sum; ``softmax`` of the weights; ``minmax`` to 0..1, ``log``
-            ln(1+w), ``temperature`` w^(1/temperature), each divided by its sum; ``none`` as without normalisation.
-        temperature: of the normalisation ``temperature``, sharper below 1; ApproxNDCG divides score differences by it.
-        label_temperature: ListNet divides labels by it before their softmax, which is its target.
-        weighting: how LambdaLoss weights pairs.
-        k: pairs count where one of the two is among the first k by score; null for all pairs.
-        sigma: a factor of score differences; of score_es, the noise's standard deviation relative to the scores'.
-        sigma_end: score_es's sigma at the last step, reached by equal factors; null for no change.
-        alpha: steepness of ADR-MSE's approximate ranks.
-        measure: a list's measure by its own labels, such as ``mrr@10`` or ``ERR@20``; score_es and pg_rank raise it.
-        directions: score_es's directions of noise, each with both signs; the rankings that pg_rank draws of each list.
-        baseline: what pg_rank subtracts from the measure of a ranking: the mean of the list's other rankings, or
-            ``none``. ``group``: the mean of all, and divides by their standard deviation, so that every list counts
-            alike, as in GRPO. Pairs of score_es cancel any baseline; ``group`` divides there too.
-    """
-
-    activation: Activation = "Identity"
-    respect_input_order: bool = True
-    ties: Literal["keep", "shuffle"] = "keep"
-    rank_discount: RankDiscount = "exponential"
-    normalize_weights: bool = True
-    normalization_method: Normalization = "sum"
-    temperature: Positive = 0.5
-    weighting: Weighting = "ndcg_loss2pp"
-    k: Count | None = None
-    sigma: Positive = 1.0
-    label_temperature: Positive = 1.0
-    sigma_end: Positive | None = None
-    alpha: Positive = 1.0
-    measure: MetricName = "ndcg@10"
-    directions: Annotated[int, Field(ge=2)] = 64
-    baseline: Baseline = "leave_one_out"
-
-    @model_validator(mode="after")
-    def _one_order(self) -> LossOptions:
-        if self.respect_input_order and self.ties == "shuffle":
-            raise ValueError(
-                "respect_input_order teaches an order among equal labels, ties: shuffle forgets it; "
-                "set respect_input_order: false to shuffle"
-            )
-        return self
-
-    def refuse_unused(self, name: LossName) -> None:
-        """Raise a value error where an option that the loss does not read was changed: it would do nothing."""
-        read = LOSSES[name].all_options
-        for key, field in LossOptions.model_fields.items():
-            if key not in read and getattr(self, key) != field.default:
-                takes = ", ".join(read) or "no options"
-                raise ValueError(f"{key}: the loss {name} does not read it; remove it ({name} takes {takes})")
-
-
-class LossConfig(LossOptions):
-    """A loss with its options.
-
-    Attributes:
-        name: ``yes_no`` judges each pair alone, ``softmax`` picks the best; see ``docs/studies/cross_encoder.md``.
-        mini_batch_size: pairs of one forward pass of a cross-encoder: null for as many as the queries, 0 for all.
-    """
-
-    name: LossName = "plistmle"
-    mini_batch_size: int | None = None
-
-    @model_validator(mode="after")
-    def _options_belong(self) -> LossConfig:
-        self.refuse_unused(self.name)
-        return self
 
 
 def _layer_or_share(value: Any) -> Any:
@@ -183,8 +60,8 @@ class RankingRecipe(Section):
 
     Attributes:
         queries: size of the training set, a fixed sample of the split; null for all of it.
-        loss: ``yes_no`` judges each pair alone, as Qwen3-Reranker's training; ``softmax`` compares the positive with
-            its negatives, which learns an order in fewer steps. Others are in ``docs/studies/cross_encoder.md``.
+        loss: by name, or a section with name and keys. ``yes_no`` judges each pair alone, as Qwen3-Reranker's training;
+            ``softmax`` compares the positive with its negatives, which learns an order in fewer steps.
         negatives_from: draw hard negatives from this many of the best BM25 candidates.
         queries_per_step: queries of one ranking batch.
         hard_negatives: negatives of each query from BM25.
@@ -196,8 +73,7 @@ class RankingRecipe(Section):
     """
 
     queries: Count | None = None
-    loss: LossName = "yes_no"
-    loss_options: LossOptions = LossOptions()
+    loss: RankingLoss = Field(default_factory=lambda: LOSSES["yes_no"]())
     queries_per_step: Count = 8
     hard_negatives: Annotated[int, Field(ge=0)] = 3
     random_negatives: Annotated[int, Field(ge=0)] = 0
@@ -218,7 +94,6 @@ class RankingRecipe(Section):
                 f"queries_per_step {self.queries_per_step} cuts groups of {self.group} queries ({self.neighbours} "
                 f"neighbours and the query); make it a multiple of {self.group}"
             )
-        self.loss_options.refuse_unused(self.loss)
         return self
 
 
@@ -316,7 +191,7 @@ class TrainingConfig(Section):
     patience: Count | None = None
     dev: DevConfig = DevConfig()
     tracking: list[Tracker] = Field(default=[])
-    ranking: RankingRecipe = RankingRecipe()
+    ranking: RankingRecipe = Field(default_factory=RankingRecipe)
     embedding: EmbeddingRecipe = EmbeddingRecipe()
     conflicts: ConflictConfig = ConflictConfig()
 
@@ -344,7 +219,6 @@ class ArmConfig(Section):
     Attributes:
         learning_rate: peak rate, to be chosen on the dev split.
         loss: of the ranking batches, in place of ``training.ranking.loss``, to compare losses on the same examples.
-        loss_options: its options, which are then not those of ``training.ranking``.
         ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
         aggregation: combines the two weighted losses of a joint arm in one step. ``fixed`` adds them. ``uncertainty``
             starts there and learns the weights (Kendall et al. 2018), whose sum need not stay 1. ``pcgrad`` (Yu et al.
@@ -366,8 +240,7 @@ class ArmConfig(Section):
     uncertainty_learning_rate: Positive = 0.05
     cagrad_c: Annotated[float, Field(ge=0, lt=1)] = 0.5
     gradvac_beta: Annotated[float, Field(gt=0, le=1)] = 0.1
-    loss: LossName | None = None
-    loss_options: LossOptions | None = None
+    loss: RankingLoss | None = None
 
     @model_validator(mode="after")
     def _settings_suit_the_task(self) -> ArmConfig:
@@ -377,15 +250,10 @@ class ArmConfig(Section):
             raise ValueError(f"ranking_weight belongs to joint arms, not to {self.task}; remove it")
         if self.task != "joint" and self.aggregation != "fixed":
             raise ValueError(f"aggregation {self.aggregation} belongs to joint arms, not to {self.task}; remove it")
-        if self.task == "emb_only" and (self.loss or self.loss_options):
+        if self.task == "emb_only" and self.loss is not None:
             raise ValueError("loss is the ranking loss, and an emb_only arm does not rank; remove it")
-        if self.loss_options is not None and self.loss is None:
-            raise ValueError("loss_options are those of loss, which is not set; set it too")
-        if self.loss_options is not None:
-            self.loss_options.refuse_unused(str(self.loss))
         return self
 
-    def ranking_loss(self, shared: RankingRecipe) -> LossConfig:
-        """Return name and options of the arm's ranking loss: its own, or the one that all arms share."""
-        own = self if self.loss else shared
-        return LossConfig(name=str(own.loss), **(own.loss_options or LossOptions()).model_dump())
+    def ranking_loss(self, shared: RankingRecipe) -> Loss:
+        """Return the arm's ranking loss: its own, or the one that all arms share."""
+        return shared.loss if self.loss is None else self.loss

@@ -62,11 +62,12 @@ class Registry(Generic[T]):
 
     Args:
         kind: what the things are, for messages.
-        package: dotted name of the folder whose files register the built-in ones, or of one file that does.
-        plugins: group of entry points under which other packages name the modules that register theirs.
+        package: dotted name of the folder whose files register the built-in ones, or of one file that does; None where
+            unimoe's own are entry points too.
+        plugins: group of entry points under which packages name the modules that register theirs.
     """
 
-    def __init__(self, kind: str, package: str, plugins: str) -> None:
+    def __init__(self, kind: str, package: str | None, plugins: str) -> None:
         self._kind, self._package, self._plugins = kind, package, plugins
         self._things: dict[str, T] = {}
         self._is_filled = False
@@ -99,9 +100,10 @@ class Registry(Generic[T]):
     def _fill(self) -> None:
         if self._is_filled:
             return
-        package = importlib.import_module(self._package)
-        modules = pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self._package}.")
-        for module in sorted(found.name for found in modules):
-            importlib.import_module(module)
+        if self._package is not None:
+            package = importlib.import_module(self._package)
+            modules = pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self._package}.")
+            for module in sorted(found.name for found in modules):
+                importlib.import_module(module)
         load_plugins(self._plugins)
         self._is_filled = True  # only now: what failed says so again

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.cluster.processes import ALONE, Processes
-from unimoe.config.training import LOSSES, LossConfig
+from unimoe.config.losses import Loss
 from unimoe.training.aggregation import TASKS, TrainingTask
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
@@ -140,15 +140,14 @@ def _halves(flat: FlatGradients, batch: TaskBatch, whole: Tensor) -> list[float 
     return [cosine(*values) for values in zip(*(flat.dots(*pair).tolist() for pair in pairs), strict=True)]
 
 
-def is_additive(loss: LossConfig, dropout: float, lengths: Iterable[int] = ()) -> bool:
+def is_additive(loss: Loss, dropout: float, lengths: Iterable[int] = ()) -> bool:
     """Return whether a ranking loss over a batch is the mean of the losses over its parts.
 
-    With dropout or shuffled ties it is not: a second computation draws other random numbers. Nor is a mean over the
+    With dropout or random numbers of its own it is not: a second computation draws others. Nor is a mean over the
     documents of lists whose ``lengths`` differ.
     """
-    mean_of = LOSSES[loss.name].mean_of
-    weighted_alike = mean_of == "lists" or (mean_of == "documents" and len(set(lengths)) < 2)
-    return weighted_alike and loss.ties == "keep" and dropout == 0
+    weighted_alike = loss.mean_of == "lists" or (loss.mean_of == "documents" and len(set(lengths)) < 2)
+    return weighted_alike and not loss.draws and dropout == 0
 
 
 def conflict_record(

@@ -92,7 +92,7 @@ class ArmGradients:
         self._loss = arm.ranking_loss(training.ranking)
         for data, _ in batches.values():
             if isinstance(data, RankingSet):
-                refuse_binary(self._loss.name, chain.from_iterable(data.labels))
+                refuse_binary(self._loss, chain.from_iterable(data.labels))
         self.aggregation, self._conflict_log = make_aggregation(arm), conflict_log
 
     def add(self, step: int) -> StepLosses:

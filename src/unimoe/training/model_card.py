@@ -18,8 +18,7 @@ from unimoe.models.base import decoder_layers, decoder_of, per_layer_settings
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import Checkpoint
 from unimoe.models.unimodel import UnimodelForExp1
-from unimoe.training.losses.listwise import ListwiseLoss
-from unimoe.training.losses.named import bibtex
+from unimoe.training.losses.listwise import ListwiseLoss, bibtex
 
 _BUNDLED_ON_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.cluster.processes import ALONE, Processes
-from unimoe.config.training import LOSSES, LossConfig, Schedule
+from unimoe.config.losses import Loss
+from unimoe.config.training import Schedule
 from unimoe.core.errors import named_inputs
 from unimoe.models.batching import default_token_budget, to_device
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training.examples import EmbeddingSet, RankingSet, TokenizedTexts
-from unimoe.training.losses.built_in import info_nce, yes_no_loss
+from unimoe.training.losses.formulas import info_nce, yes_no_loss
 from unimoe.training.losses.listwise import ListwiseLoss
 
 
@@ -45,7 +46,7 @@ def ranking_backward(
     data: RankingSet,
     batch: Sequence[int],
     weight: float,
-    loss: LossConfig,
+    loss: Loss,
     budget: Budget,
     progress: float = 0.0,
 ) -> tuple[float, int]:
@@ -64,12 +65,12 @@ def ranking_backward(
 
 
 def _loss_of_lists(
-    model: UnimodelForExp1, data: RankingSet, batch: Sequence[int], loss: LossConfig, progress: float
+    model: UnimodelForExp1, data: RankingSet, batch: Sequence[int], loss: Loss, progress: float
 ) -> Callable[[Tensor], Tensor]:
     """Return a loss of the states of a batch's prompts that sees each query's documents together."""
     sizes = [len(data.groups[group]) for group in batch]
     generator = None
-    if loss.ties == "shuffle" or LOSSES[loss.name].samples:
+    if loss.draws:
         # Drawn before the forward passes, after which the random numbers of processes differ.
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
     of_scores = ListwiseLoss(loss, generator=generator)

@@ -124,6 +124,15 @@ MISTAKES = [
         "training.ranking.loss: there is no loss 'hinge'; use adrmse, approxndcg, infonce, lambdaloss, listmle, "
         "listnet, marginmse, pg_rank, plistmle, ranknet, score_es, softmax, supcon, yes_no, or --import the module",
     ),
+    (
+        "training.ranking.loss.temperature=2",
+        "training.ranking.loss: must be the name of a loss, or a section with its name and keys, such as {name: l",
+    ),
+    (
+        "arms.joint_r8.loss={name: plistmle, discunt: log1p}",
+        "arms.joint_r8.loss.discunt: unknown key (did you mean 'discount'?); plistmle takes activation, respect_inp",
+    ),
+    ("training.ranking.loss_options={}", "training.ranking.loss_options: unknown key; known here: queries, loss, "),
     ("prompt.template=qwen", "prompt.template: there is no prompt template 'qwen' (did you mean 'qwen3'?); use bge, c"),
     *((f"prompt.answers=[yes, {text}]", f"prompt.answers[1]: {ANSWER}") for text in ("-1", "2.5", "''")),
     ("prompt.answers={yes: no}", f"prompt.answers[0]: {ANSWER}"),
@@ -153,6 +162,14 @@ OF_RETRIEVAL = [
     ("retrieval.depth=20", "retrieval: cutoffs go to 50, depth only to 20; raise depth"),
     ("retrieval.cutoffs=[0]", "retrieval.cutoffs[0]: must be at least 1"),
 ]
+
+
+def test_a_loss_that_a_config_names_alone_takes_its_keys_from_the_command_line(config: Path) -> None:
+    named = ("arms.joint_r8.loss=lambdaloss", "arms.joint_r8.loss.k=3")
+    section = load_experiment(config, ["arms.joint_r8.loss={name: lambdaloss, k: 3}"])
+    assert load_experiment(config, named) == section
+    found = mistake(config, *named, "arms.joint_r8.loss.kk=3")
+    assert found.startswith("arms.joint_r8.loss.kk: unknown key (did you mean 'k'?); lambdaloss takes activation, k")
 
 
 @pytest.mark.parametrize(("override", "message"), [*MISTAKES, *OF_RETRIEVAL])

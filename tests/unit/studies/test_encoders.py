@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from unimoe.config.labels import TrainingLabelConfig
-from unimoe.config.training import LossConfig
+from unimoe.config.losses import LOSSES
 from unimoe.core.errors import DataError, UsageError
 from unimoe.data.collection import Collection, Document
 from unimoe.studies.biencoder.config import BiEncoderConfig, ContrastiveConfig, NegativesConfig
@@ -255,7 +255,7 @@ def test_what_teaches_a_loss_no_order_is_left_out_and_counted() -> None:
     lists = data.LabelledLists(tuple(map(one, labels)), {"no relevant document": 3})
 
     def fit(name: str, **options: Any) -> data.LabelledLists:
-        return data.fit_for(LossConfig(name=name, **options), lists)
+        return data.fit_for(LOSSES[name].model_validate(options), lists)
 
     found = fit("lambdaloss")
     assert found.lists == (lists.lists[0], lists.lists[3])
@@ -266,6 +266,6 @@ def test_what_teaches_a_loss_no_order_is_left_out_and_counted() -> None:
     assert fit("yes_no").lists[3].labels == (1.0, 1.0, 0.0)
     assert fit("marginmse").lists
     with pytest.raises(DataError, match=r"no list is left to train .*1 with fewer than two documents"):
-        data.fit_for(LossConfig(name="plistmle"), data.LabelledLists((one((1.0,)),)))
+        data.fit_for(LOSSES["plistmle"](), data.LabelledLists((one((1.0,)),)))
     with pytest.raises(DataError, match="marginmse needs graded labels"):
-        data.fit_for(LossConfig(name="marginmse"), data.LabelledLists((one((1.0, 0.0)),)))
+        data.fit_for(LOSSES["marginmse"](), data.LabelledLists((one((1.0, 0.0)),)))

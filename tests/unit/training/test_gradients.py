@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,15 +17,18 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from unimoe.config.base import Positive, Section
 from unimoe.config.files import parse_config
-from unimoe.config.training import LOSSES, ArmConfig, LossConfig
+from unimoe.config.losses import LOSSES, RankingLoss
+from unimoe.config.training import ArmConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.results.logs import Conflict
 from unimoe.training import conflicts
 from unimoe.training.aggregation import Surgery, TrainingTask, Uncertainty, make_aggregation
 from unimoe.training.gradients import combined
-from unimoe.training.losses import Loss, register_loss
-from unimoe.training.losses.built_in import padded
+from unimoe.training.losses import DISCOUNTS, Loss, register_discount, register_loss
+from unimoe.training.losses.formulas import padded
+from unimoe.training.losses.in_order import PListMLE
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampled import generator_of, spread_of
 
@@ -198,12 +201,12 @@ def test_ortho_lora_is_pcgrad_in_each_matrix() -> None:
     torch.testing.assert_close(found, torch.tensor([2.0, 3.0, 0.5, 1.5, 5.0, 6.0]))
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES.names() if conflicts.is_additive(LossConfig(name=name), 0.0)])
+@pytest.mark.parametrize("name", [name for name in LOSSES.names() if conflicts.is_additive(LOSSES[name](), 0.0)])
 def test_such_a_loss_is_the_mean_of_its_halves_unless_chance_decides(name: str) -> None:
-    assert not conflicts.is_additive(LossConfig(name=name), dropout=0.1)
+    assert not conflicts.is_additive(LOSSES[name](), dropout=0.1)
     scores = [*torch.randn(4, 5, generator=torch.Generator().manual_seed(1))]
     labels = [*torch.tensor([1.0 if name == "yes_no" else 2.0, 1.0, 0.0, 0.0, 0.0]).expand(4, 5)]
-    loss = ListwiseLoss(LossConfig(name=name))
+    loss = ListwiseLoss(LOSSES[name]())
     halves = [loss(scores[:1], labels[:1]), loss(scores[1:], labels[1:])]
     torch.testing.assert_close(loss(scores, labels), halves[0] / 4 + halves[1] * 3 / 4)
 
@@ -212,8 +215,18 @@ EXACT = tuple(name for name in LOSSES.names() if not LOSSES[name].samples)
 """Those that draw nothing."""
 
 
-def config(name: str, **options: object) -> LossConfig:
-    return parse_config(LossConfig, {"name": name, **options}, source="test")
+class Holder(Section):
+    """A config that has a loss."""
+
+    loss: RankingLoss
+
+
+def configured(loss: object) -> Loss:
+    return parse_config(Holder, {"loss": loss}, source="test").loss
+
+
+def config(name: str, **keys: object) -> Loss:
+    return configured({"name": name, **keys})
 
 
 def lists(*rows: list[float], grad: bool = False) -> list[Tensor]:
@@ -268,16 +281,26 @@ def test_shuffled_ties_differ_between_steps_and_not_between_runs(name: str) -> N
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"name": "listmel"}, "name: there is no loss 'listmel' .did you mean 'listmle'"),
-        ({"name": "listmle", "rank_discount": "log1p"}, "rank_discount: the loss listmle does not read it"),
-        ({"ties": "shuffle"}, "set respect_input_order: false"),
-        ({"normalization_method": "temperature", "temperature": 0.0}, "temperature: must be above 0"),
+        ("listmel", "test: loss: there is no loss 'listmel' .did you mean 'listmle'"),
+        (
+            {"name": "listmle", "discount": "log1p"},
+            "loss.discount: unknown key; listmle takes activation, respect_input_",
+        ),
+        ({"name": "plistmle", "temprature": 2}, "loss.temprature: unknown key .did you mean 'temperature'"),
+        ({"name": "listmle", "ties": "shuffle"}, "set respect_input_order: false"),
+        ({"name": "plistmle", "temperature": 0.0}, "loss.temperature: must be above 0"),
+        (
+            {"name": "plistmle", "discount": "1/log10"},
+            "loss.discount: there is no rank discount '1/log10' .did you mean",
+        ),
         ({"name": "score_es", "measure": "ndgc@10"}, "did you mean 'ndcg@10'"),
+        ({"name": "yes_no", "activation": "Tanh"}, "loss.activation: must be 'Identity'"),
+        ({"temperature": 2.0}, "loss: must be the name of a loss, or a section with its name and keys"),
     ],
 )
-def test_impossible_options_are_refused(raw: dict[str, object], message: str) -> None:
+def test_impossible_keys_are_refused(raw: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_config(LossConfig, raw, source="test")
+        configured(raw)
 
 
 @pytest.mark.parametrize(
@@ -304,28 +327,106 @@ def test_approxndcg_takes_a_label_below_zero_as_zero() -> None:
 
 
 def test_a_config_is_checked_without_loading_torch() -> None:
-    code = "import sys; from unimoe.config.training import LossConfig; LossConfig(name='lambdaloss', k=3); "
-    code += "sys.exit('torch' in sys.modules or 'sentence_transformers' in sys.modules)"
+    code = """
+import sys
+from unimoe.config.losses import LOSSES
+from unimoe.config.training import TrainingConfig
+TrainingConfig.model_validate({"collection": "c", "steps": 1, "ranking": {"loss": {"name": "lambdaloss", "k": 3}}})
+sys.exit(not LOSSES.names() or "torch" in sys.modules or "sentence_transformers" in sys.modules)
+"""
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_loss_from_outside_is_named_computed_and_checked_like_any_other() -> None:
-    register_loss("toy", Loss(lambda s, y, options: options.sigma * torch.cat(list(s)).square().mean(), ("sigma",)))
-    try:
-        loss = ListwiseLoss(LossConfig(name="toy", sigma=2.0, activation="Tanh"))
-        assert float(loss([torch.tensor([0.5])], [torch.tensor([1.0])])) == pytest.approx(2 * 0.46211716**2)
-        assert loss.get_config_dict() == {"name": "toy", "activation": "Tanh", "sigma": 2.0}
-        with pytest.raises(UsageError, match=r"the loss toy does not read it; remove it \(toy takes activation, sigma"):
-            parse_config(LossConfig, {"name": "toy", "k": 3}, source="test")
-        LOSSES._things["toy"] = Loss(lambda *_: 1 / 0)
-        with pytest.raises(DataError, match=r"the loss toy raised ZeroDivisionError: .* \(test_gradients.py, line"):
-            ListwiseLoss(LossConfig(name="toy"))(SCORES, GRADES)
-    finally:
-        LOSSES._things.pop("toy")
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    losses, discounts = dict(LOSSES.items()), dict(DISCOUNTS.items())
+    yield
+    LOSSES._things, DISCOUNTS._things = losses, discounts
+
+
+class Hinge(Loss):
+    """A loss of a package."""
+
+    cites = "@misc{mine}"
+
+    margin: Positive = 1.0
+
+    def __call__(self, scores: Sequence[Tensor], labels: Sequence[Tensor], chance: Any) -> Tensor:
+        pairs = [(self.margin - (s[:, None] - s))[y[:, None] > y] for s, y in zip(scores, labels, strict=True)]
+        return torch.cat(pairs).clamp(min=0).mean()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_loss_of_a_package_is_configured_by_its_own_keys() -> None:
+    register_loss("hinge")(Hinge)
+    loss = ListwiseLoss(configured({"name": "hinge", "margin": 0.5, "activation": "Tanh"}))
+    assert float(loss(lists([0.0, 0.0]), lists([1, 0]))) == 0.5
+    assert loss.get_config_dict() == {"name": "hinge", "activation": "Tanh", "margin": 0.5}
+    assert loss.citation == "@misc{mine}"
+    arm = {"task": "rank_only", "learning_rate": 1.0, "loss": loss.get_config_dict()}
+    recorded = ArmConfig.model_validate(arm).model_dump_json()
+    assert ArmConfig.model_validate_json(recorded).loss == loss.config, "what is recorded is plain, and is read again"
+    for raw, message in (
+        ({"margn": 0.2}, r"loss.margn: unknown key \(did you mean 'margin'\?\); hinge takes activation, margin"),
+        ({"margin": -1.0}, "loss.margin: must be above 0"),
+        ({"sigma": 1.0}, "loss.sigma: unknown key; hinge takes"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            configured({"name": "hinge", **raw})
+    with pytest.raises(UsageError, match="loss 'hinge' exists already; choose another name"):
+        register_loss("hinge")(lambda scores, labels: torch.zeros(()))
+    with pytest.raises(UsageError, match="the loss module is a class that is no Loss; derive Linear from Loss"):
+        register_loss("module")(nn.Linear)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_loss_without_keys_is_a_function_whose_mistakes_are_one_line() -> None:
+    @register_loss("square")
+    def square(scores: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(scores)).square().mean()
+
+    loss = ListwiseLoss(configured({"name": "square", "activation": "Tanh"}))
+    assert float(loss(lists([0.5]), lists([1]))) == pytest.approx(0.46211716**2)
+    register_loss("broken")(lambda scores, labels: 1 / 0)
+    register_loss("number")(lambda scores, labels: float(scores[0][0]))
+    for name, message in (
+        ("broken", r"the loss broken raised ZeroDivisionError: .* \(test_gradients.py, line"),
+        ("number", "the loss number has to return a tensor without dimensions; fix it"),
+    ):
+        with pytest.raises(DataError, match=message):
+            ListwiseLoss(LOSSES[name]())(SCORES, GRADES)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [("1/log1p", "log1p"), ("1 / log1p", "log1p"), ("1/log2(1+i)", "log2"), ("1/i", "reciprocal"), ("log2", "log2")],
+)
+def test_a_rank_discount_has_the_name_or_the_formula_of_the_papers(spelled: str, name: str) -> None:
+    assert config("plistmle", discount=spelled) == config("plistmle", discount=name)
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_rank_discount_of_a_user_sees_the_ranks_of_each_list() -> None:
+    register_discount("linear", lambda ranks: len(ranks) + 1 - ranks)
+    loss = PListMLE(discount="linear")
+    found = loss.weights(torch.tensor([[True, True, True], [True, True, False]]))
+    torch.testing.assert_close(found, torch.tensor([[3 / 6, 2 / 6, 1 / 6], [2 / 3, 1 / 3, 0.0]]))
+    register_discount("exponential_of_theirs", lambda ranks: 2.0 ** (len(ranks) - ranks) - 1)
+    ours, same = (ListwiseLoss(config("plistmle", discount=f"exponential{end}")) for end in ("", "_of_theirs"))
+    torch.testing.assert_close(ours(SCORES, ORDERED), same(SCORES, ORDERED))
+    register_discount("one", lambda ranks: torch.ones(1))
+    register_discount("negative", lambda ranks: -ranks)
+    register_discount("list", lambda ranks: ranks.tolist())  # type: ignore[arg-type, return-value]
+    register_discount("broken", lambda ranks: ranks / dict[str, float]()["half life"])
+    for name in ("one", "negative", "list", "broken"):
+        with pytest.raises(DataError, match=f"the rank discount {name} (has to return a weight for|raised KeyError)"):
+            ListwiseLoss(config("plistmle", discount=name))(SCORES, ORDERED)
 
 
 SCORES = [torch.tensor([0.2, 1.0, -0.4, 0.1]), torch.tensor([0.3, 0.1])]
 GRADES = [torch.tensor([1.0, 0, 0, 2]), torch.tensor([1.0, 0])]
+ORDERED = [torch.tensor([2.0, 1, 0, 0]), torch.tensor([1.0, 0])]
 
 
 def gradient(name: str, seed: int = 0, scale: float = 1.0, **options: Any) -> tuple[float, list[Tensor]]:

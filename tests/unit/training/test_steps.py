@@ -13,7 +13,8 @@ from support.tiny_models import ModelKind, tiny_base
 from torch import Tensor, nn
 
 from unimoe.config import PromptConfig
-from unimoe.config.training import ArmTask, LoraConfig, LossConfig, TrainingConfig
+from unimoe.config.losses import LOSSES
+from unimoe.config.training import ArmTask, LoraConfig, TrainingConfig
 from unimoe.core.errors import DataError
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document, assemble
@@ -22,7 +23,7 @@ from unimoe.models.batched import BatchedDecoder
 from unimoe.models.prompts import answer_ids
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.training import examples, steps
-from unimoe.training.losses.built_in import info_nce
+from unimoe.training.losses.formulas import info_nce
 from unimoe.training.steps import Budget, embedding_backward, ranking_backward
 
 DOCUMENTS = [f"d{i:02}" for i in range(30)]
@@ -164,7 +165,7 @@ class Bench(NamedTuple):
 
     def rank(self, batch: list[int], budget: Budget, weight: float = 1.0, loss: str = "yes_no") -> tuple[float, int]:
         torch.manual_seed(0)  # as the trainer does before every step
-        return ranking_backward(self.model, self.ranking, batch, weight, LossConfig(name=loss), budget)
+        return ranking_backward(self.model, self.ranking, batch, weight, LOSSES[loss](), budget)
 
     def embed(
         self, batch: list[int], budget: Budget, weight: float = 1.0, contrast: int | None = None

@@ -36,7 +36,7 @@ from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import TrainedModel, freeze_lower_layers, read_trained, write_trained
-from unimoe.training.losses.named import bibtex
+from unimoe.training.losses.listwise import bibtex
 from unimoe.training.model_card import rendered
 
 DENSE = "2_Dense"  # folder of the linear layer in a checkpoint

@@ -40,7 +40,7 @@ from unimoe.studies.biencoder.model import CachedEncoder, load_biencoder, read_b
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import OnStep, StepFacts, Training
-from unimoe.training.losses.built_in import info_nce
+from unimoe.training.losses.formulas import info_nce
 from unimoe.training.run_state import Parts, RunState
 from unimoe.training.steps import backward_in_parts, learning_rates, optimizer_tensors, restore_optimizer
 

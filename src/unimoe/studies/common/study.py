@@ -220,13 +220,18 @@ def load_study(path: Path, overrides: Sequence[str] = (), options: Mapping[str, 
 
 
 def merged(raw: Mapping[str, Any], changes: Changes) -> dict[str, Any]:
-    """Return plain data with changes: ``section.key`` and nested sections both leave a section's other keys alone."""
+    """Return plain data with changes: ``section.key`` and nested sections both leave a section's other keys alone.
+
+    A section with another ``name`` is another loss: none of the keys stay.
+    """
     found = dict(raw)
-    for path, value in changes.items():
+    for path, value in sorted(changes.items(), key=lambda change: not change[0].endswith(".name")):
         key, _, inner = path.partition(".")
-        change = {inner: value} if inner else value
-        held = found.get(key)
-        found[key] = merged(held, change) if isinstance(held, dict) and isinstance(change, dict) else change
+        change, held = {inner: value} if inner else value, found.get(key)
+        if isinstance(held, dict) and isinstance(change, dict):
+            renamed = {"name"} <= held.keys() & change.keys() and held["name"] != change["name"]
+            change = change if renamed else merged(held, change)
+        found[key] = change
     return found
 
 

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from unimoe.config import BM25Config
 from unimoe.config.base import Count, Fraction, Name, Positive, Section
-from unimoe.config.training import LossConfig, Tracker
+from unimoe.config.losses import LOSSES, RankingLoss
+from unimoe.config.training import Tracker
 from unimoe.data.published import MS_MARCO_LISTS
 from unimoe.studies.common.splits import SplitConfig
 
@@ -94,6 +95,8 @@ class CrossEncoderConfig(Section):
         name: the experiment's name, recorded in every result; one ``output_dir`` for each experiment.
         arm: name of the trained model in results.
         drop_shared: leave out of training what dev or test have too, by text, instead of a caveat or a refusal.
+        loss: by name, or a section with name and keys.
+        mini_batch_size: pairs of one forward pass in training: null for as many as the lists of a step, 0 for all.
         epochs: passes over the lists.
         max_steps: optimizer steps, instead of ``epochs``.
         batch_size: lists of one step.
@@ -114,7 +117,8 @@ class CrossEncoderConfig(Section):
     output_dir: str = "outputs/cross_encoder"
     arm: Name = "cross_encoder"
     model: CrossEncoderModelConfig = CrossEncoderModelConfig()
-    loss: LossConfig = LossConfig(mini_batch_size=16)
+    loss: RankingLoss = Field(default_factory=lambda: LOSSES["plistmle"]())
+    mini_batch_size: Annotated[int, Field(ge=0)] | None = 16
     lists: ListsConfig = ListsConfig()
     evaluation: RerankingConfig = RerankingConfig()
     drop_shared: bool = False

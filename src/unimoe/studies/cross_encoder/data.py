@@ -16,7 +16,7 @@ import numpy as np
 
 from unimoe.checks import Check
 from unimoe.config import EvaluationConfig
-from unimoe.config.training import LossConfig
+from unimoe.config.losses import Loss
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, ranked
@@ -249,7 +249,7 @@ def collection_lists(
     return LabelledLists(tuple(kept), {"no relevant document": dropped})
 
 
-def fit_for(loss: LossConfig, lists: LabelledLists) -> LabelledLists:
+def fit_for(loss: Loss, lists: LabelledLists) -> LabelledLists:
     """Return the lists that a loss can learn from, with labels in the form that it takes.
 
     Lists of one document, and lists of equal labels, teach no order: they are left out and counted. Lists of equal
@@ -267,14 +267,13 @@ def fit_for(loss: LossConfig, lists: LabelledLists) -> LabelledLists:
     if not kept:
         reasons = "; ".join(f"{count} with {reason}" for reason, count in counts.items() if count)
         raise DataError(f"no list is left to train {loss.name} on ({reasons or 'there was none'}); check the labels")
-    refuse_binary(loss.name, (label for one in kept for label in one.labels))
+    refuse_binary(loss, (label for one in kept for label in one.labels))
     return LabelledLists(tuple(kept), dict(counts))
 
 
-def _unfit(loss: LossConfig, one: LabelledList) -> str | None:
+def _unfit(loss: Loss, one: LabelledList) -> str | None:
     if loss.name == "yes_no":
         return None if one.documents else "no document"
     if len(one.documents) < 2:
         return "fewer than two documents"
-    order_is_taught = loss.name in ("listmle", "plistmle") and loss.respect_input_order
-    return "all labels equal" if len(set(one.labels)) == 1 and not order_is_taught else None
+    return "all labels equal" if len(set(one.labels)) == 1 and not loss.teaches_order else None

@@ -66,8 +66,8 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
         return Sample(part, whole.steps, whole.evaluations, test, dev=pairs[0] / max(1, pairs[1]))
 
     def decides_time(self, config: CrossEncoderConfig) -> dict[str, Any]:
-        """Return what decides the time: of the loss the pairs that it reads at once, as the model takes the rest."""
-        return super().decides_time(config) | {"loss": config.loss.mini_batch_size}
+        """Return what decides the time: not the loss, since the model takes nearly all of it."""
+        return super().decides_time(config) | {"loss": None}
 
     def _named(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderConfig:
         return config.model_copy(update={"arm": arm, "name": self.study.name})

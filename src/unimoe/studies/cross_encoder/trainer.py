@@ -154,7 +154,7 @@ class CrossEncoderTraining(Training):
     def _loss(self, number: int, batch: Sequence[LabelledList]) -> Tensor:
         """Return the loss of a step's lists; its random numbers depend on seed and step alone."""
         pairs = [(one.query, text) for one in batch for text in one.documents]
-        scores = self._scores(pairs, self.config.loss.mini_batch_size, len(batch))
+        scores = self._scores(pairs, len(batch))
         loss_of = ListwiseLoss(self.config.loss, generator=generator_of(self.config.seed, number))
         labels = [torch.tensor(one.labels) for one in batch]
         with named_inputs(lambda index: f"query {batch[index].query_id!r}"):
@@ -168,9 +168,10 @@ class CrossEncoderTraining(Training):
             )
         return loss
 
-    def _scores(self, pairs: Sequence[tuple[str, str]], mini_batch: int | None, queries: int) -> Tensor:
+    def _scores(self, pairs: Sequence[tuple[str, str]], queries: int) -> Tensor:
         """Return the logits ``(N,)``, computed in batches of similar length, so that little is padded."""
-        size = queries if mini_batch is None else mini_batch if mini_batch > 0 else len(pairs)
+        given = self.config.mini_batch_size
+        size = queries if given is None else given or len(pairs)
         order = sorted(range(len(pairs)), key=lambda index: -sum(map(len, pairs[index])))
         parts = []
         for begin in range(0, len(order), size):

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.config import BM25Config
 from unimoe.config.base import BUNDLED_ENCODER, Count, EncoderConfig, Fraction, Positive, Section, Width
-from unimoe.config.training import LOSSES, Tracker
+from unimoe.config.losses import LOSSES
+from unimoe.config.training import Tracker
 from unimoe.core.errors import did_you_mean
 from unimoe.studies.common.splits import SplitConfig
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from unimoe.config.training import LOSSES, LossConfig
+from unimoe.config.losses import LOSSES
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.noise import generator
 from unimoe.studies.heads.model import head_scores
@@ -106,16 +106,17 @@ def head_loss(
     if not rows:
         return 0.0 * scores.sum()
     temperature, cutoff = config.temperature, config.ndcg_k
-    options: dict[str, Any] = {"respect_input_order": False, "ties": "shuffle"} if LOSSES[name].in_order else {}
+    kind = LOSSES[name]
+    keys: dict[str, Any] = {"respect_input_order": False, "ties": "shuffle"} if "ties" in kind.model_fields else {}
     if name == "approxndcg":  # divides differences of scores, not the scores
-        options["temperature"], temperature = temperature, 1.0
+        keys["temperature"], temperature = temperature, 1.0
     own: dict[str, dict[str, Any]] = {
         "lambdaloss": {"k": cutoff},
         "listnet": {"label_temperature": config.label_temperature},
         "pg_rank": {"measure": f"ndcg@{cutoff}"},
     }
-    settings = LossConfig.model_validate({"name": name, **options, **own.get(name, {})})
-    found: Tensor = ListwiseLoss(settings, generator=ties)(
+    loss = kind.model_validate(keys | own.get(name, {}))
+    found: Tensor = ListwiseLoss(loss, generator=ties)(
         [scores[row][valid[row]] / temperature for row in rows], [grades[row][valid[row]] for row in rows]
     )
     return found

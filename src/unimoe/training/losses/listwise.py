@@ -8,15 +8,16 @@ equal ones shuffled at every step where asked; an order that contradicts the lab
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unimoe.config.training import LOSSES, LossConfig
-from unimoe.core.errors import DataError, InputError, users_code
+from unimoe.config.losses import Loss
+from unimoe.core.errors import DataError, guarded
 from unimoe.models.batching import to_device
-from unimoe.training.losses.sampled import Chance
+from unimoe.training.losses import Chance
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"Identity": nn.Identity, "Sigmoid": nn.Sigmoid, "Tanh": nn.Tanh}
 
@@ -25,17 +26,16 @@ class ListwiseLoss(nn.Module):
     """A loss over the scores of several lists of documents.
 
     Args:
-        config: name and options; ``mini_batch_size`` is not read, since the scores exist already.
+        config: the loss with its keys.
         generator: shuffles equal labels, and draws what a sampled loss needs; by default torch's, which trainers seed
             and restore.
     """
 
-    def __init__(self, config: LossConfig, *, generator: torch.Generator | None = None) -> None:
+    def __init__(self, config: Loss, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
-        self.config, self._loss, self._generator = config, LOSSES[config.name], generator
-        self._function, self._activation = self._loss.resolved, _ACTIVATIONS[config.activation]()
-        if not isinstance(self._loss.function, str):  # a user's
-            self._function = users_code(f"the loss {config.name} raised")(self._function)
+        self.config, self._generator = config, generator
+        self._computed = guarded(f"the loss {config.name} raised", config)
+        self._activation = _ACTIVATIONS[config.activation]()
 
     def forward(self, scores: Sequence[Tensor], labels: Sequence[Tensor], progress: float = 0.0) -> Tensor:
         """Return the loss, a scalar that depends on the scores whatever its value.
@@ -51,42 +51,40 @@ class ListwiseLoss(nn.Module):
         """
         scores, labels = [row.float() for row in scores], [row.float() for row in labels]
         sizes, device = [len(row) for row in scores], scores[0].device
-        if self._loss.in_order:  # found where the labels are, and taken to the scores at once
-            orders = [self._order(index, row) for index, row in enumerate(labels)]
+        given = [self.config.order(index, row, self._generator) for index, row in enumerate(labels)]
+        if orders := [order for order in given if order is not None]:  # found where the labels are, and taken at once
             labels = [row[order] for row, order in zip(labels, orders, strict=True)]
             begins = [sum(sizes[:index]) for index in range(len(sizes))]
             places = torch.cat([order + begin for order, begin in zip(orders, begins, strict=True)])
             scores = list(torch.split(torch.cat(scores)[to_device(places, device)], sizes))
         labels = list(torch.split(to_device(torch.cat(labels), device), sizes))
-        chance = (Chance(self._generator, progress),) if self._loss.samples else ()
-        found: Tensor = self._function([self._activation(row) for row in scores], labels, self.config, *chance)
+        chance = Chance(self._generator, progress)
+        found = self._computed([self._activation(row) for row in scores], labels, chance)
+        if not isinstance(found, Tensor) or found.dim():
+            raise DataError(f"the loss {self.config.name} has to return a tensor without dimensions; fix it")
         # The added 0 keeps the loss in the graph where every list is of one document or in perfect order, and is NaN
         # where a score is not finite.
         return found + 0.0 * torch.cat(scores).sum()
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return the name and the options that the loss reads, for model cards."""
-        return {"name": self.config.name} | {key: getattr(self.config, key) for key in self._loss.all_options}
+        """Return the name and the keys of the loss, for model cards."""
+        return self.config.model_dump()
 
     @property
     def citation(self) -> str:
-        """Return the BibTeX of the paper the loss comes from."""
-        return self._loss.citation().strip()
+        """Return the BibTeX of the loss's source: stated, by key of ``papers.bib``, or as a class of theirs cites."""
+        from sentence_transformers.cross_encoder import losses
 
-    def _order(self, index: int, labels: Tensor) -> Tensor:
-        """Return the places of a list's documents, the best first."""
-        if self.config.respect_input_order:
-            if (labels[1:] > labels[:-1]).any():
-                raise InputError(
-                    index,
-                    "labels rise along the list, and respect_input_order teaches its order; sort the documents by "
-                    "label, or set respect_input_order: false",
-                )
-            return torch.arange(len(labels), device=labels.device)
-        if self.config.ties == "keep":
-            return labels.argsort(descending=True, stable=True)
-        shuffled = torch.randperm(len(labels), generator=self._generator).to(labels.device)
-        return shuffled[labels[shuffled].argsort(descending=True, stable=True)]
+        source = self.config.cites
+        if kind := vars(losses).get(source):
+            return str(vars(kind)["citation"].fget(None)).strip()  # a loss itself would need a model
+        return bibtex(source)
+
+
+def bibtex(key: str) -> str:
+    """Return the entry of a paper in ``papers.bib``, or the text itself where it is no key of one."""
+    entries = Path(__file__).with_name("papers.bib").read_text(encoding="utf-8").split("\n\n")
+    return next((entry.strip() for entry in entries if f"{{{key}," in entry), key)
 
 
 def are_binary(labels: Iterable[float]) -> bool:
@@ -94,10 +92,10 @@ def are_binary(labels: Iterable[float]) -> bool:
     return set(labels) <= {0.0, 1.0}
 
 
-def refuse_binary(name: str, labels: Iterable[float]) -> None:
+def refuse_binary(loss: Loss, labels: Iterable[float]) -> None:
     """Raise a data error where a loss needs graded labels and there are only 0 and 1."""
-    if LOSSES[name].labels == "graded" and are_binary(labels):
+    if loss.labels == "graded" and are_binary(labels):
         raise DataError(
-            f"loss {name} needs graded labels, such as a teacher's scores, and these are 0 and 1; "
+            f"loss {loss.name} needs graded labels, such as a teacher's scores, and these are 0 and 1; "
             "take yes_no, softmax, plistmle or lambdaloss"
         )

@@ -1,4 +1,4 @@
-"""Losses that raise a measure of rankings itself: they estimate its gradient from rankings that are drawn.
+"""Estimates of a measure's gradient from rankings that are drawn, for the losses that raise the measure itself.
 
 ``score_es`` perturbs the scores of lists, by evolution strategies. A list's measure depends on its own scores alone, so
 each list has an estimate of P dimensions, and every direction serves all lists at once. ``pg_rank`` draws rankings from
@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
-
-from unimoe.config.training import Baseline, LossOptions
-from unimoe.training.losses.built_in import padded
-from unimoe.training.losses.list_measures import ListMeasure
 
 BLOCK = 32
 """Lists whose rankings are sampled at a time, which bounds the memory."""
@@ -28,41 +24,10 @@ Measure = Callable[[Tensor, slice], Tensor]
 """From scores ``(b, P, N)``, N rankings of each list, and which lists they are, to measures ``(b, N)``."""
 
 
-@dataclass(frozen=True)
-class Chance:
-    """What a loss draws from.
-
-    Attributes:
-        generator: on the CPU, where draws are the same for every device; None for torch's own.
-        progress: of the training, 0 at its first step and 1 at its last.
-    """
-
-    generator: torch.Generator | None
-    progress: float
-
-
 def generator_of(seed: int, step: int) -> torch.Generator:
     """Make the generator of a step; no two pairs of seed and step share random numbers."""
     key = hashlib.blake2b(f"loss\n{seed}\n{step}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(key, "little") >> 1)
-
-
-def score_es(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions, chance: Chance) -> Tensor:
-    """Return 1 - the measure's mean over noisy scores, with the estimate of ``score_space_gradient`` as its gradient.
-
-    The noise keeps its size: no gradient flows through the spread that it is relative to.
-    """
-    found, grades, valid = padded(scores, labels)
-    fixed = found.detach()
-    end = options.sigma if options.sigma_end is None else options.sigma_end
-    relative = options.sigma * (end / options.sigma) ** chance.progress
-    sigma = relative * (spread_of(fixed, valid) or 1.0)  # equal scores have no scale
-    noise = torch.randn(options.directions, *found.shape, generator=chance.generator)
-    measure = ListMeasure(options.measure, grades, valid)
-    slopes, values = score_space_gradient(fixed.masked_fill(~valid, -torch.inf), measure, sigma, noise)
-    if options.baseline == "group":
-        slopes = slopes / _group_scale(values).to(slopes)
-    return _with_gradient(found, 1 - values.mean().to(found), -slopes)
 
 
 def score_space_gradient(scores: Tensor, measure: Measure, sigma: float, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -102,21 +67,6 @@ def spread_of(scores: Tensor, valid: Tensor) -> float:
     return math.sqrt(float((apart.square().sum(1, keepdim=True) / count).mean()))
 
 
-def pg_rank(scores: Sequence[Tensor], labels: Sequence[Tensor], options: LossOptions, chance: Chance) -> Tensor:
-    """Return 1 - the measure's mean over rankings drawn from the scores, with the policy gradient as its gradient."""
-    found, grades, valid = padded(scores, labels)
-    fixed = found.detach().masked_fill(~valid, -torch.inf)
-    measure = ListMeasure(options.measure, grades, valid)
-    slopes, values = torch.zeros_like(fixed), []
-    for begin in range(0, len(fixed), BLOCK):
-        part = slice(begin, min(begin + BLOCK, len(fixed)))
-        orders = drawn_orders(fixed[part], options.directions, chance.generator)
-        values.append(measure.of_orders(orders, part))
-        weights = advantages(values[-1], options.baseline).to(fixed) / (options.directions * len(fixed))
-        slopes[part] = prefix_slopes(fixed[part], orders, weights, measure.cutoff)
-    return _with_gradient(found, 1 - torch.cat(values).mean().to(found), -slopes)
-
-
 def drawn_orders(scores: Tensor, count: int, generator: torch.Generator | None) -> Tensor:
     """Draw ``count`` rankings of each list ``(b, P)``, -inf where padded: the order of the scores with Gumbel noise.
 
@@ -127,7 +77,7 @@ def drawn_orders(scores: Tensor, count: int, generator: torch.Generator | None) 
     return (scores.unsqueeze(1) - waits.log().to(scores)).argsort(dim=2, descending=True)
 
 
-def advantages(values: Tensor, baseline: Baseline) -> Tensor:
+def advantages(values: Tensor, baseline: Literal["leave_one_out", "group", "none"]) -> Tensor:
     """Return the measures ``(b, N)`` of a list's rankings less their baseline.
 
     The mean of the other rankings does not depend on the ranking itself, so the gradient stays unbiased.
@@ -136,7 +86,7 @@ def advantages(values: Tensor, baseline: Baseline) -> Tensor:
         return values
     centred = values - values.mean(1, keepdim=True)
     if baseline == "group":
-        return centred / _group_scale(values)
+        return centred / group_scale(values)
     return centred * values.shape[1] / (values.shape[1] - 1)
 
 
@@ -166,12 +116,12 @@ def prefix_slopes(scores: Tensor, orders: Tensor, weights: Tensor, k: int | None
     return flat.sum(1)
 
 
-def _with_gradient(scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+def with_gradient(scores: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
     """Return a scalar of a given value and of a given gradient with respect to the scores."""
     return value + (gradient * (scores - scores.detach())).sum()
 
 
-def _group_scale(found: Tensor) -> Tensor:
+def group_scale(found: Tensor) -> Tensor:
     """Return what the measures ``(B, N)`` of each list's rankings are divided by, ``(B, 1)``: 1 where all are equal."""
     spread = found.std(dim=1, correction=0, keepdim=True)
     return spread.where(spread > 0, 1.0)

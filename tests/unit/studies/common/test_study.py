@@ -75,6 +75,14 @@ def test_settings_are_tried_in_their_order_and_sections_keep_their_other_keys() 
     assert raw["loss"] == {"name": "softmax", "k": None}
 
 
+def test_an_arm_with_another_loss_has_none_of_the_keys_of_the_first() -> None:
+    raw = {"loss": {"name": "lambdaloss", "k": 3}, "seed": 1}
+    assert merged(raw, {"loss.name": "softmax"}) == {"loss": {"name": "softmax"}, "seed": 1}
+    for changes in ({"loss.sigma": 2.0, "loss.name": "ranknet"}, {"loss": {"sigma": 2.0, "name": "ranknet"}}):
+        assert merged(raw, changes)["loss"] == {"name": "ranknet", "sigma": 2.0}
+    assert merged({"loss": {"sigma": 2.0}}, {"loss.name": "ranknet"})["loss"] == {"name": "ranknet", "sigma": 2.0}
+
+
 def test_a_study_without_seeds_says_so_in_its_results() -> None:
     given = given_options(Path("studies/losses"), ["seed=1"], seeds=0, only=None, smoke=False)
     assert given == ["--config studies/losses", "--seeds 0", "--set seed=1"]
