@@ -252,13 +252,6 @@ def test_what_is_done_is_skipped_and_a_failed_upload_loses_nothing(
     assert "over BM25" in capsys.readouterr().out
 
 
-def test_a_result_on_the_queries_that_chose_the_checkpoint_says_so(places: tuple[Path, Path], tmp_path: Path) -> None:
-    own = {"depth": 6, "dev": [f"path:{places[1]}"]}
-    train_and_evaluate(cross_encoder_config(*places, tmp_path, max_steps=1, evaluation=own), CPU)
-    (result,) = load_all_results(tmp_path).measured(f"reranking/{places[1].name}", "cross_encoder")
-    assert result.caveats == ["these queries chose the checkpoint"]
-
-
 def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:
     training = trained(cross_encoder_config(*places, tmp_path, learning_rate=1e30, eval_every=100))
     with pytest.raises(DataError, match=r"the loss of the queries 'train\d\d', .* is (nan|inf); lower learning_rate"):
