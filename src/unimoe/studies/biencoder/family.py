@@ -54,6 +54,11 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         """The collection's name."""
         return [result_name(self.base.collection)]
 
+    @property
+    def collection(self) -> str:
+        """The collection's name."""
+        return self.datasets[0]
+
     def training(self, config: BiEncoderConfig, arm: str) -> BiEncoderTrainer:
         """Return a training on the study's splits."""
         return BiEncoderTrainer(config.model_copy(update={"arm": arm}), self.device, self.splits)
