@@ -65,7 +65,7 @@ def run_study(
     options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
     read = load_study(config, overrides, options).of_arms(comma_separated(only))
     tried = sum(len(read.settings_of(arm)) for arm in read.arms)
-    sizes = f"{len(read.arms)} arms, {tried} settings, {len(read.seeds)} seeds"
+    sizes = f"arms {len(read.arms)}, settings {tried}, seeds {len(read.seeds)}"
     stderr.print(f"{read.name}: {sizes}", soft_wrap=True)  # before seconds of imports
     from unimoe.core.io import sole_use
     from unimoe.models.device import choose_device

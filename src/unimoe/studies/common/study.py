@@ -151,6 +151,9 @@ class Study(Section):
             between = ("specialist", "joint") if given.get("kind") == "interference" else ("system", "baseline")
             roles = {role: system_called(given.get(role), untrained) for role in between}
             for role, arm in roles.items():
+                if role not in given:
+                    close = did_you_mean(name, [other for other in self.gates if other != name])
+                    raise UsageError(f"gates.{name}.{role}: this key is required{close}; name an arm")
                 _refuse_unknown(f"gates.{name}.{role}", arm, known)
             found[name] = {**common, **given, **roles}
         return found
@@ -237,7 +240,10 @@ def load_study(path: Path, overrides: Sequence[str] = (), options: Mapping[str, 
     raw |= {key: value for key, value in (options or {}).items() if value is not None}
     own = tuple(Study.model_fields)
     keys = [text if re.split(r"[.=]", text)[0].strip() in own else f"base.{text}" for text in overrides]
-    return parse_config(Study, overridden(raw, keys), source=str(file))
+    read = parse_config(Study, overridden(raw, keys), source=str(file))
+    if read.extends != raw.get("extends"):
+        raise UsageError(f"--set extends={read.extends}: a file says what it extends; write one, or run {read.extends}")
+    return read
 
 
 def _read(file: Path) -> dict[str, Any]:
