@@ -11,7 +11,7 @@ import typer
 
 from unimoe.cli.options import EngineSettings, Override, with_engine
 from unimoe.core.console import run
-from unimoe.studies.common.command import Plan, Seeds, StudyDir, changes, run_study
+from unimoe.studies.common.command import NumSeeds, Plan, StudyDir, changes, run_study
 
 
 @with_engine
@@ -21,7 +21,7 @@ def ablate_translator(
     dims: Annotated[tuple[int, int] | None, typer.Option(help="Dimensions of captions and images.")] = None,
     models: Annotated[str | None, typer.Option(help="Rows of the table, by commas; by default all.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of every training.")] = None,
-    seeds: Seeds = None,
+    seeds: NumSeeds = None,
     output_dir: StudyDir = None,
     override: Override = None,
     plan: Plan = False,

@@ -11,14 +11,14 @@ import typer
 
 from unimoe.cli.options import EngineSettings, Override, with_engine
 from unimoe.core.console import run
-from unimoe.studies.common.command import Plan, Seeds, StudyDir, changes, run_study
+from unimoe.studies.common.command import NumSeeds, Plan, StudyDir, changes, run_study
 
 
 @with_engine
 def compare_losses(
     config: Annotated[str | None, typer.Option(help="Of a training; by default cross_encoder/losses.")] = None,
     losses: Annotated[str | None, typer.Option(help="Separated by commas; by default all.")] = None,
-    seeds: Seeds = None,
+    seeds: NumSeeds = None,
     rates: Annotated[
         str | None,
         typer.Option(help="Learning rates: each loss gets its best on dev. By default one, and no gate is registered."),

@@ -11,7 +11,7 @@ import typer
 
 from unimoe.cli.options import EngineSettings, Override, with_engine
 from unimoe.core.console import run
-from unimoe.studies.common.command import Plan, Seeds, StudyDir, changes, run_study
+from unimoe.studies.common.command import NumSeeds, Plan, StudyDir, changes, run_study
 
 
 @with_engine
@@ -19,7 +19,7 @@ def compare_methods(
     task: Annotated[str | None, typer.Option(help="By default SciFact's folder, else apidocs.")] = None,
     num_steps: Annotated[int | None, typer.Option("--num_steps", "--num-steps", help="Steps, or generations.")] = None,
     methods: Annotated[str | None, typer.Option(help="Separated by commas; by default all.")] = None,
-    seeds: Seeds = None,
+    seeds: NumSeeds = None,
     settings: Annotated[int | None, typer.Option(help="Settings of each method tried on dev.")] = None,
     margin: Annotated[float | None, typer.Option(help="Evolution must beat InfoNCE by this: .01 is a point.")] = None,
     output_dir: StudyDir = None,

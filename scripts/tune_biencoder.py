@@ -11,7 +11,7 @@ import typer
 
 from unimoe.cli.options import EngineSettings, Override, comma_separated, with_engine
 from unimoe.core.console import run
-from unimoe.studies.common.command import Plan, Seeds, StudyDir, changes, run_study
+from unimoe.studies.common.command import NumSeeds, Plan, StudyDir, changes, run_study
 
 
 @with_engine
@@ -19,7 +19,7 @@ def tune_biencoder(
     config: Annotated[str | None, typer.Option(help="Of a training; by default biencoder/default.")] = None,
     collection: Annotated[str | None, typer.Option("--dataset", help="By default the config's collection.")] = None,
     only: Annotated[str | None, typer.Option(help="Settings, separated by commas; by default all.")] = None,
-    seeds: Seeds = None,
+    seeds: NumSeeds = None,
     output_dir: StudyDir = None,
     override: Override = None,
     plan: Plan = False,

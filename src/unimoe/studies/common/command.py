@@ -23,7 +23,7 @@ from unimoe.cli.options import (
 Only = Annotated[
     str | None, typer.Option(help="Arms, separated by commas; by default all. ARM:VARIANT tries this variant of it.")
 ]
-Seeds = Annotated[int | None, typer.Option(min=0, help="Reported trainings of each arm; 0 for dev alone.")]
+NumSeeds = Annotated[int | None, typer.Option(min=0, help="Reported trainings of each arm; 0 for dev alone.")]
 StudyDir = Annotated[Path | None, typer.Option(help="By default the study's. One study has one folder.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Say what the study would cost, from a few steps of each arm.")]
 
@@ -32,7 +32,7 @@ Plan = Annotated[bool, typer.Option("--plan", help="Say what the study would cos
 def study(
     config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a shipped one: studies/losses.")],
     only: Only = None,
-    seeds: Seeds = None,
+    seeds: NumSeeds = None,
     plan: Plan = False,
     output_dir: StudyDir = None,
     override: Override = None,
