@@ -260,6 +260,7 @@ def test_the_python_of_its_own_page_shows_what_comes_out(tmp_path: Path, monkeyp
         first = {query: float(i % 6 < hits) for i, query in enumerate(queries)}
         scores = {query: {"relevant": value, "other": 0.5, "third": 0.25} for query, value in first.items()}
         write_run(tmp_path / f"{name}.trec", scores, name)
+    topics_folder(tmp_path / "topics")
     monkeypatch.chdir(tmp_path)
     run_python(code_blocks(DOCS / "python.md"))
 

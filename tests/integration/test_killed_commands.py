@@ -54,19 +54,22 @@ def label(data: Path) -> str:
     )
 
 
-def compare_heads(data: Path) -> str:
+def study_of_heads(data: Path) -> str:
     topics_folder(data / "topics")
     encoder = save_tiny_encoder(data / "encoder")
     return (
-        f"compare-heads --task path:{data}/topics --set encoder.base={encoder} --set batch_size=12 "
-        "--set pools.depth=20 --methods zero_shot,infonce,eggroll --set population_size=16 --num-steps 4 --settings 2 "
-        "--seeds 2 --set eval_every=2"
+        f"study studies/heads_compare --set task=path:{data}/topics --set encoder.base={encoder} --set batch_size=12 "
+        "--set pools.depth=20 --only zero_shot,infonce,eggroll --set population_size=16 --set num_steps=4 "
+        "--set settings=2 --seeds 2 --set eval_every=2"
     )
 
 
-def compare_translators(data: Path) -> str:
+def study_of_translators(data: Path) -> str:
     pairs = write_npz(data / "pairs.npz", small_pairs())
-    return f"compare-translators --data {pairs} --epochs 2 --seeds 2 --settings 2 --set hidden=8 --set sampler.batch=32"
+    return (
+        f"study studies/translators --set data.source={pairs} --set epochs=2 --seeds 2 --set settings=2 --set hidden=8 "
+        "--set sampler.batch=32"
+    )
 
 
 def study_of_encoders(data: Path) -> str:
@@ -80,8 +83,8 @@ def study_of_encoders(data: Path) -> str:
 COMMANDS: dict[str, Callable[[Path], str]] = {
     "retrieve": retrieve,
     "label": label,
-    "compare-heads": compare_heads,
-    "compare-translators": compare_translators,
+    "study of heads": study_of_heads,
+    "study of translators": study_of_translators,
     "study of encoders": study_of_encoders,
     "study of losses": lambda data: f"study {loss_study(data, grid={'learning_rate': [1e-3]})}",
     "analyze": lambda _: "analyze --iterations 50",
@@ -135,7 +138,7 @@ def run(line: str, out: Path, kill_at: int | None = None) -> tuple[str | None, i
     return done.stderr, written
 
 
-@pytest.mark.parametrize("job", ["retrieve", "label", "compare-heads", "analyze"], indirect=True)
+@pytest.mark.parametrize("job", ["retrieve", "label", "study of heads", "analyze"], indirect=True)
 def test_killed_between_two_files_it_goes_on_and_ends_the_same(job: Job) -> None:
     killed = job.folder / "killed"
     for share in (0.3, 0.8):

@@ -17,8 +17,10 @@ from unimoe.analysis.gates.definitions import load_gates
 from unimoe.results import read_drilldown, read_result, result_path
 from unimoe.results.folder import load_all_results
 from unimoe.studies.common.study import load_study
+from unimoe.studies.heads.family import HeadFamily
 from unimoe.studies.translator.config import MODELS, TranslatorConfig
 from unimoe.studies.translator.data.caption_pairs import split_by_image
+from unimoe.studies.translator.family import TranslatorFamily
 from unimoe.studies.translator.models.translators import NetworkTranslator, load_translator, read_manifest
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -79,20 +81,60 @@ def test_a_head_is_trained_by_a_file(topics: Path, tmp_path: Path) -> None:
     assert_refused(call_unimoe("train-head", "--config", file), 2, "head.yaml", "metod", "did you mean 'method'?")
 
 
-def test_the_grid_and_the_front_are_written_with_their_maps(topics: Path, tmp_path: Path) -> None:
+def study_of_heads(name: str, topics: Path, out: Path, *arguments: str) -> Done:
+    small = ("--set", f"task=path:{topics}", "--set", "num_steps=8", "--device", "cpu", *SMALL)
+    return call_unimoe("study", f"studies/{name}", "--output-dir", out, *small, *arguments)
+
+
+def rows_of(table: Path) -> list[list[str]]:
+    lines = [line for line in table.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines][2:]
+
+
+def test_a_study_of_the_four_keys_of_evolution_ends_with_their_heat_map(topics: Path, tmp_path: Path) -> None:
     grid = {"sigma": [0.1, 0.3], "population_size": [4, 8], "learning_rate": [1e-3], "head_output_size": [8]}
-    small = ("--methods", "eggroll", "--set", f"arms.eggroll.grid={json.dumps(grid)}", "--settings", "9")
-    rows = {}
-    for part, table, more in (("grid", "settings", small), ("pareto", "pareto", ())):
-        done = successful(compare_heads(topics, tmp_path, part, *more))
-        assert str(tmp_path / "analysis" / table) in done.stdout
-        assert (tmp_path / "analysis" / f"{part}.png").exists()
-        lines = (tmp_path / "analysis" / f"{table}.md").read_text().splitlines()
-        rows[part] = [line.split("|")[1:-1] for line in lines if line.startswith("|")][2:]
-    assert len(rows["grid"]) == len(rows["pareto"]) == 4
-    points = [(float(row[1]), float(row[2]), row[3].strip()) for row in rows["pareto"]]
-    front = [point for point in points if point[2] == "yes"]
-    assert all(any(f[0] >= p[0] and f[1] >= p[1] for f in front) for p in points)
+    small = ("--set", f"arms.eggroll.grid={json.dumps(grid)}")
+    for settings, folder in ((4, tmp_path / "whole"), (3, tmp_path / "holes")):
+        done = successful(study_of_heads("heads_grid", topics, folder, *small, "--set", f"settings={settings}"))
+        assert f"Figure: {folder / 'analysis' / 'grid-eggroll.png'}" in done.stdout
+        assert (folder / "analysis" / "grid-eggroll.png").exists()
+        assert len(rows_of(folder / "analysis" / "settings.md")) == settings
+        assert not (folder / "analysis" / "pareto.png").exists()
+
+
+def test_a_study_with_diversity_as_an_objective_ends_with_the_front(topics: Path, tmp_path: Path) -> None:
+    done = successful(study_of_heads("heads_pareto", topics, tmp_path, "--set", "settings=2"))
+    assert f"Figure: {tmp_path / 'analysis' / 'pareto.png'}" in done.stdout
+    assert not (tmp_path / "gates.yaml").exists()
+    front = [(float(row[1]), float(row[2])) for row in rows_of(tmp_path / "analysis" / "pareto.md")]
+    arms = ("eggroll", "eggroll_objectives")
+    tried = [
+        (100 * one["val"], one["diversity"]) for arm in arms for one in read_plain(tmp_path / "tuning" / f"{arm}.json")
+    ]
+    assert len(tried) == 4
+    close = 0.006, 6e-5  # what rounding leaves
+    assert all(any(f[0] >= t[0] - close[0] and f[1] >= t[1] - close[1] for f in front) for t in tried)
+
+
+def test_a_study_that_names_no_collection_or_folder_takes_what_is_at_hand(
+    topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UNIMOE_DATA", raising=False)
+    study = load_study(Path("studies/heads_compare"))
+    own = HeadFamily(study)
+    assert (own.base.task, own.root) == ("apidocs", Path("outputs/heads-apidocs"))
+    topics_folder(tmp_path / "data" / "scifact")
+    monkeypatch.setenv("UNIMOE_DATA", str(tmp_path / "data"))
+    assert HeadFamily(study).base.task == "scifact"
+    file = tmp_path / "head.yaml"
+    for keys, task in (({}, "scifact"), ({"task": f"path:{topics}"}, f"path:{topics}")):
+        write_plain(file, keys)
+        family = HeadFamily(load_study(Path("studies/heads_compare"), [f"config={file}"]))
+        assert family.base.task == task
+        assert family.root == Path(family.base.output_dir) == Path(f"outputs/heads-{Path(task).name[-7:].strip(':')}")
+    pairs = load_study(Path("studies/translators"), ["data.source=some/pairs.npz"])
+    assert TranslatorFamily(pairs).root == Path("outputs/translators-pairs")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +145,8 @@ def test_the_grid_and_the_front_are_written_with_their_maps(topics: Path, tmp_pa
         (("--set", "sigmma=1"), ("sigmma", "did you mean 'sigma'?")),
         (("--margin", "-1"), ("eggroll-beats-infonce.margin", "at least 0")),
         (("--methods", "eggroll,hybrid", "--num_steps", "1"), ("arms.hybrid", "handoff 1 must be below num_steps 1")),
-        (("pareto", "--methods", "infonce,zero_shot"), ("pareto: shows eggroll", "--methods")),
+        (("--set", "gates.eggroll-beat-infonce.margin=0"), ("eggroll-beat-infonce.system", "'eggroll-beats-infonce'")),
+        (("--set", "extends=studies/losses"), ("extends=studies/losses", "a file says what it extends")),
     ],
 )
 def test_bad_input_gets_a_line(
@@ -134,8 +177,9 @@ TRANSLATOR = ("--device", "cpu", "--set", "hidden=8", "--epochs", "3")
 
 
 def compare(file: Path | str, folder: Path, *arguments: str) -> Done:
-    given = ("--settings", "2", "--seeds", "2", "--set", "sampler.batch=32", "--set", "learning_rate=0.003", *arguments)
-    return call_unimoe("compare-translators", "--data", file, "--output-dir", folder, *TRANSLATOR, *given)
+    keys = (f"data.source={file}", "settings=2", "hidden=8", "epochs=3", "sampler.batch=32", "learning_rate=0.003")
+    given = ("--seeds", "2", "--device", "cpu", *(word for key in keys for word in ("--set", key)), *arguments)
+    return call_unimoe("study", "studies/translators", "--output-dir", folder, *given)
 
 
 def train(file: Path | str, folder: Path, *arguments: str | Path) -> Done:
@@ -194,7 +238,7 @@ def test_bad_options_get_a_line(arguments: str, code: int, words: tuple[str, ...
 def test_unknown_models_or_pairs_and_a_submission_by_cca_are_refused(file: Path, tmp_path: Path) -> None:
     test = write_npz(tmp_path / "test.npz", small_pairs(5), images=None, image_ids=None, caption_image=None)
     assert_refused(train(file, tmp_path, "--model", "cca", "--test", test), 3, "a separate space", silent=False)
-    assert_refused(compare(file, tmp_path, "--models", "rigde"), 2, "did you mean 'ridge'")
+    assert_refused(compare(file, tmp_path, "--only", "rigde"), 2, "did you mean 'ridge'")
     assert_refused(compare("flicker8k", tmp_path), 2, "did you mean 'flickr8k'")
 
 
@@ -225,3 +269,13 @@ def test_every_row_of_the_ablation_has_its_component_at_work(file: Path, tmp_pat
     assert fired["with_predictions"]["past_predictions"] > 0
     table = (tmp_path / "analysis" / "arms.csv").read_text(encoding="utf-8")
     assert all(name in table for name in components)
+    config = read_result(result_path(tmp_path, "all_on", 1, "crossmodal", "pairs")).config["training"]
+    assert (config["sampler"]["images"], config["sampler"]["batch"]) == (9, 18), "a quarter of 36 images"
+    assert config["loss"]["bank"]["recent"] == [36, 72, 144]
+
+
+def test_an_ablation_whose_queue_would_be_unused_is_refused(file: Path, tmp_path: Path) -> None:
+    few = write_npz(tmp_path / "few.npz", small_pairs(10))
+    for data, epochs, words in ((few, 3, "6 training images"), (file, 2, "2 epochs would leave the queue unused")):
+        done = call_script("ablate_translator.py", "--data", data, "--epochs", str(epochs), "--output-dir", tmp_path)
+        assert_refused(done, 2, words, "give 8 images and 3 epochs at least")

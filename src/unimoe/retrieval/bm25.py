@@ -117,18 +117,22 @@ def bm25_run(
     engine: BM25Engine = "bm25s",
     cached: bool = False,
     advance: Callable[[int], None] | None = None,
+    indexes: dict[str, BM25Index] | None = None,
 ) -> Run:
     """Rank the documents that share a word with a query, for every query of a collection; keep ``depth``, best first.
 
     What the collection leaves out goes before the cut. Ties, also those at the cut, break by document id descending, as
     in trec_eval. A ``cached`` run is kept in the user's cache. ``advance`` is called with 1 after each query.
+    ``indexes`` holds those made before, which splits of one corpus share.
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
     params = params.in_language(collection.language)
 
     def compute() -> Run:
-        index = BM25Index(collection, params, engine)
+        held = {} if indexes is None else indexes
+        same = "" if indexes is None else f"{collection.corpus_hash} {first_stage_name(params, engine)}"
+        index = held[same] = held.get(same) or BM25Index(collection, params, engine)
         run: Run = {}
         for query_id, text in collection.queries.items():
             left_out = collection.left_out(query_id)

@@ -128,8 +128,8 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         task = experiment.arm_named(arm).task
         loader = self._loader(experiment)
         few, data = self._examples(config).sample(experiment, default_token_budget(loader.device) // 2)
-        queries = load_collection(whole.collection, whole.dev.split).sample_queries(min(8, whole.dev.queries))
-        pool = min(len(queries.corpus), 64 + len(queries.relevant_documents()))
+        queries = load_collection(whole.collection, whole.dev.split).sample_queries(min(2, whole.dev.queries))
+        pool = min(len(queries.corpus), 8 + len(queries.relevant_documents()))
         dev = whole.dev.model_copy(update={"queries": len(queries.qrels), "pool": pool})
         few = few.model_copy(update={"training": few.training.model_copy(update={"dev": dev})})
         training = ArmTraining(few, arm, config.seed, loader, data, DevEvaluation(few, arm))

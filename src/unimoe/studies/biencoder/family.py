@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.common.splits import Splits
 
+_BATCH = 4  # queries of a batch, and of dev, in a plan
+
 
 class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
     """Bi-encoders, each trained by contrast."""
@@ -54,21 +56,34 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         """The collection's name."""
         return [result_name(self.base.collection)]
 
+    @property
+    def collection(self) -> str:
+        """The collection's name."""
+        return self.datasets[0]
+
     def training(self, config: BiEncoderConfig, arm: str) -> BiEncoderTrainer:
         """Return a training on the study's splits."""
         return BiEncoderTrainer(config.model_copy(update={"arm": arm}), self.device, self.splits)
 
     def sample(self, config: BiEncoderConfig, arm: str) -> Sample:
-        """Return a training that searches a part of dev, and mines nothing by the model, unless its base is frozen."""
+        """Return a training that searches a part of dev, and mines nothing by the model, unless its base is frozen.
+
+        Its batches are small: as many queries in more steps take as long.
+        """
         if config.freeze_base:
             return super().sample(config, arm)
         mined = config.negatives.model_copy(update={"source": "bm25", "refresh_every": None})
-        training = self.training(config.model_copy(update={"negatives": mined}), arm)
+        small = {"negatives": mined, "batch_size": min(_BATCH, config.batch_size)}
+        training = self.training(config.model_copy(update=small), arm)
         found = Sample(training, training.steps, training.evaluations, self.test_to_dev(training))
-        whole, few = training.dev, training.dev.sample_queries(8)
-        training.dev = replace(few, corpus=dict(islice(few.corpus.items(), 32)))
+        whole, few = training.dev, training.dev.sample_queries(_BATCH)
+        training.dev = replace(few, corpus=dict(islice(few.corpus.items(), 4 * _BATCH)))
         texts = [len(one.corpus) + len(one.qrels) for one in (whole, training.dev)]
         return found._replace(dev=texts[0] / texts[1])
+
+    def decides_time(self, config: BiEncoderConfig) -> dict[str, Any]:
+        """Return what decides the time: not the loss, which is little work."""
+        return {key: value for key, value in super().decides_time(config).items() if key != "loss"}
 
     def dev(self, training: BiEncoderTrainer) -> dict[str, float]:
         """Return the dev metric before training and at its best epoch."""

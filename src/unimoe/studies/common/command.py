@@ -1,10 +1,11 @@
-"""The command ``study``, and what the studies' own commands share with it. Heavy modules are imported when one runs."""
+"""The command ``study``, and what the scripts that run shipped studies share with it; heavy imports come last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,20 +20,21 @@ from unimoe.cli.options import (
     with_engine,
 )
 
-if TYPE_CHECKING:
-    from unimoe.studies.common.runner import StudyRunner
-    from unimoe.studies.common.study import ChosenSetting, Study
-
+Only = Annotated[
+    str | None, typer.Option(help="Arms, separated by commas; by default all. ARM:VARIANT tries this variant of it.")
+]
+NumSeeds = Annotated[int | None, typer.Option(min=0, help="Reported trainings of each arm; 0 for dev alone.")]
+StudyDir = Annotated[Path | None, typer.Option(help="By default the study's. One study has one folder.")]
 Plan = Annotated[bool, typer.Option("--plan", help="Say what the study would cost, from a few steps of each arm.")]
 
 
 @with_engine
 def study(
     config: Annotated[Path, typer.Argument(help="A YAML file, or the name of a shipped one: studies/losses.")],
-    only: Annotated[str | None, typer.Option(help="Arms, separated by commas; by default all.")] = None,
-    seeds: Annotated[int | None, typer.Option(min=0, help="Reported trainings of each arm; 0 for dev alone.")] = None,
+    only: Only = None,
+    seeds: NumSeeds = None,
     plan: Plan = False,
-    output_dir: Annotated[Path | None, typer.Option(help="By default the study's. One study has one folder.")] = None,
+    output_dir: StudyDir = None,
     override: Override = None,
     *,
     where: EngineSettings,
@@ -41,43 +43,53 @@ def study(
 
     Rerun the command to resume. ``analyze`` reads the folder too.
     """
-    from unimoe.studies.common.study import load_study
-
-    options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
-    read = load_study(config, override or (), options).of_arms(comma_separated(only))
-    run_study(read, where, given_options(config, override, only=only, seeds=seeds), plan=plan)
+    run_study(config, where, override or (), only=only, seeds=seeds, output_dir=output_dir, plan=plan)
 
 
 def run_study(
-    study: Study,
+    config: Path,
     where: EngineSettings,
-    given: Sequence[str],
+    overrides: Sequence[str],
     *,
+    only: str | None = None,
+    seeds: int | None = None,
+    output_dir: Path | None = None,
     plan: bool = False,
-    show: Callable[[StudyRunner, Mapping[str, ChosenSetting]], None] | None = None,
 ) -> None:
-    """Run a study, or with ``plan`` print what it would cost; results record the options that are ``given``.
+    """Run a study by its file, or with ``plan`` print what it would cost; results record the options."""
+    from unimoe.core.console import stderr
+    from unimoe.studies.common.study import load_study
 
-    ``show`` prints the outcome in place of the tables and the verdict.
-    """
     refuse_torchrun("a study")
     quiet_libraries()
+    options = {"seeds": seeds, "output_dir": None if output_dir is None else str(output_dir)}
+    read = load_study(config, overrides, options).of_arms(comma_separated(only))
+    tried = sum(len(read.settings_of(arm)) for arm in read.arms)
+    sizes = f"arms {len(read.arms)}, settings {tried}, seeds {len(read.seeds)}"
+    stderr.print(f"{read.name}: {sizes}", soft_wrap=True)  # before seconds of imports
     from unimoe.core.io import sole_use
     from unimoe.models.device import choose_device
     from unimoe.studies.common.family import family_of
     from unimoe.studies.common.runner import StudyRunner, dtype_of_gpus
 
     where.use_threads()
+    given = given_options(config, overrides, only=only, seeds=seeds)
     with opened_engine(where) as engine:
         device = choose_device(where.here) if where.here else None
-        family = family_of(study.family)(study, device, given)
+        family = family_of(read.family)(read, device, given)
         family.with_dtype(dtype_of_gpus(engine))
         runner = StudyRunner(family, engine)
         if plan:
             runner.plan()
             return
         with sole_use(family.root):
-            (show or StudyRunner.report)(runner, runner.run())
+            runner.report(runner.run())
+
+
+def changes(keys: Mapping[str, Any], override: Sequence[str] | None) -> list[str]:
+    """Return the keys of a study that a script's options give, and those of ``--set``, as overrides."""
+    given = {key: value for key, value in keys.items() if value is not None}
+    return [*(f"{key}={json.dumps(value, default=str)}" for key, value in given.items()), *(override or ())]
 
 
 COMMANDS = {"study": study}

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -22,10 +22,13 @@ from unimoe.core.errors import UsageError
 from unimoe.core.registry import load_plugin
 from unimoe.models.device import choose_device
 from unimoe.models.embedder import Advance
-from unimoe.results import Task, result_path, run_path
+from unimoe.results import Task, result_path, run_path, safe_name
 from unimoe.results.folder import Results
-from unimoe.studies.common.study import Changes, Study, merged
+from unimoe.studies.common.study import Changes, ChosenSetting, Study, merged
 from unimoe.training.loop import Training
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 C = TypeVar("C", bound=Section)
 T = TypeVar("T", bound=Training)
@@ -69,23 +72,37 @@ class Family(ABC, Generic[C, T]):
         self.study, self.device, self.given = study, device or choose_device(None), given
         if study.data and not self.takes_data:
             raise UsageError(f"{study.name}: data: {study.family} names its data in base; leave data out")
-        shared = {} if study.config is None else load_config(self.config_type, study.config).model_dump()
-        raw = merged(shared, study.base) | {"output_dir": str(self.root)}
+        named = None if study.config is None else load_config(self.config_type, study.config)
+        shared = {} if named is None else named.model_dump()
+        shared |= {k: v for k, v in self.at_hand().items() if named is None or k not in named.model_fields_set}
+        raw = merged(shared, study.base)
         if device is not None and "device" in self.config_type.model_fields:
             raw["device"] = device.type
         base: C = parse_config(self.config_type, raw, f"{study.name}: base")
         self.base = self._with_caveats(base, study.caveats)
+        if study.output_dir is None:
+            self.move_to(Path("outputs", safe_name(f"{study.name}-{self.collection}")))
+        self.base = self.base.model_copy(update={"output_dir": str(self.root)})
 
     @property
     def root(self) -> Path:
         """The study's folder."""
-        return Path(self.study.output_dir or f"outputs/{self.study.name}")
+        return Path(self.study.output_dir or "outputs")
 
     def move_to(self, folder: Path) -> None:
         """Write to another folder from now on, with the data that are loaded."""
         self.study = self.study.model_copy(update={"output_dir": str(folder)})
 
     # What a family says.
+
+    @property
+    def collection(self) -> str:
+        """Name of the data that the study names, for its folder; empty where the study's own name is enough."""
+        return ""
+
+    def at_hand(self) -> dict[str, Any]:
+        """Return keys of a base that names none, which depend on what this machine has."""
+        return {}
 
     @property
     @abstractmethod
@@ -184,9 +201,13 @@ class Family(ABC, Generic[C, T]):
         """Return the notes of the table."""
         return ()
 
-    def more_tables(self, results: Results, arms: Sequence[str]) -> Sequence[Table]:
-        """Return tables beside that of all arms."""
+    def more_tables(self, results: Results | None, chosen: Mapping[str, ChosenSetting]) -> Sequence[Table]:
+        """Return tables beside that of all arms; there are no results where nothing is tested."""
         return ()
+
+    def figures(self, chosen: Mapping[str, ChosenSetting]) -> Mapping[str, Figure]:
+        """Return figures of the settings that were tried, by the name of the file."""
+        return {}
 
 
 def _without_fractions(value: Any) -> Any:

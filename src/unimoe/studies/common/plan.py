@@ -24,7 +24,7 @@ from unimoe.retrieval.embeddings import Embedded, made_up
 from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Setting
 
-_ALL_SECONDS = 12.0
+_ALL_SECONDS = 6.0
 """For how long the steps of all kinds of trainings are timed together; each has ``SECONDS`` at most."""
 
 

@@ -89,11 +89,15 @@ class StudyRunner:
         results = self._results() if self.study.seeds else None
         if results is not None:
             tables += [study_table(family, results, chosen, key) for key in family.keys]
-            tables += family.more_tables(results, [*chosen])
+        tables += family.more_tables(results, chosen)
         for table in tables:
             table.write(folder)
             stdout.print(table.to_rich(), crop=False)
             stdout.print(f"\nTable:  {folder / table.name}.md, .tex and .csv\n", soft_wrap=True)
+        for name, figure in family.figures(chosen).items():
+            from unimoe.analysis.figures.style import save  # seconds of imports, which few studies need
+
+            stdout.print(f"Figure: {save(figure, folder / name)}\n", soft_wrap=True)
         if results is None:
             return
         analysis = Analysis(results)

@@ -73,8 +73,11 @@ class Study(Section):
 
     Attributes:
         name: the experiment in every result.
+        extends: another study, by file or shipped name. Keys of ``base``, ``data``, ``arms`` and ``gates`` are added to
+            its own; other keys replace its.
         family: the kind of model: arms, heads, biencoder, cross_encoder, translator, or one that a package adds.
-        output_dir: folder of everything; one study has one folder; null for ``outputs/NAME``.
+        output_dir: folder of everything; one study has one folder; null for ``outputs/NAME-COLLECTION``, and
+            ``outputs/NAME`` where arms are studied.
         config: a config of the family that ``base`` changes, by file or shipped name; null for the family's defaults.
         base: keys of the family's configuration that all arms share.
         data: of families whose data are no part of a training's configuration.
@@ -92,6 +95,7 @@ class Study(Section):
     """
 
     name: Name
+    extends: str | None = None
     family: str
     output_dir: str | None = None
     config: str | None = None
@@ -147,19 +151,31 @@ class Study(Section):
             between = ("specialist", "joint") if given.get("kind") == "interference" else ("system", "baseline")
             roles = {role: system_called(given.get(role), untrained) for role in between}
             for role, arm in roles.items():
+                if role not in given:
+                    close = did_you_mean(name, [other for other in self.gates if other != name])
+                    raise UsageError(f"gates.{name}.{role}: this key is required{close}; name an arm")
                 _refuse_unknown(f"gates.{name}.{role}", arm, known)
             found[name] = {**common, **given, **roles}
         return found
 
     def of_arms(self, names: Sequence[str] | None) -> Study:
-        """Return the study of some arms, in its own order, with the gates between them."""
-        for name in names or ():
-            if name not in self.arms:
-                raise UsageError(
-                    f"unknown arm {name!r}{did_you_mean(name, self.arms)}; there are {', '.join(self.arms)}"
-                )
-        left_out = {*self.arms} - {*(self.arms if names is None else names)}
-        kept = {name: arm for name, arm in self.arms.items() if name not in left_out}
+        """Return the study of some arms, in its own order, with the gates between them.
+
+        ``ARM:VARIANT`` names an arm of which only this variant is tried, and others named so.
+        """
+        if names is None:
+            return self
+        kept: dict[str, StudyArm] = {}
+        for arm, own in self.arms.items():
+            variants = {name: keys for name, keys in own.variants.items() if f"{arm}:{name}" in names}
+            if arm in names or variants:
+                kept[arm] = own if arm in names else own.model_copy(update={"variants": variants})
+        known = [*self.arms, *(f"{arm}:{name}" for arm, own in self.arms.items() for name in own.variants)]
+        for name in names:
+            if name not in known:
+                among = [one for one in known if (":" in one) == (":" in name)] or [*self.arms]
+                raise UsageError(f"unknown arm {name!r}{did_you_mean(name, known)}; there are {', '.join(among)}")
+        left_out = {*self.arms} - {*kept}
         roles = ("system", "baseline", "specialist", "joint")
         gates = {name: gate for name, gate in self.gates.items() if not left_out & {gate.get(role) for role in roles}}
         looks = self.looks if gates else None
@@ -210,13 +226,31 @@ def load_study(path: Path, overrides: Sequence[str] = (), options: Mapping[str, 
     its ``base``.
     """
     file = find_config(path)
-    raw = read_yaml(file)
-    if not isinstance(raw, dict):
-        raise UsageError(f"{file}: holds no keys; write key: value lines")
+    raw = _read(file)
+    if raw.get("extends") is not None:
+        other = find_config(Path(str(raw["extends"])))
+        extended = _read(other)
+        if extended.get("extends") is not None:
+            raise UsageError(f"{file}: extends: {other} extends another study itself; name that one")
+        for key in ("base", "data", "arms", "gates"):
+            own, others = raw.get(key), extended.get(key)
+            if isinstance(own, dict) and isinstance(others, dict):
+                raw[key] = others | own
+        raw = extended | raw
     raw |= {key: value for key, value in (options or {}).items() if value is not None}
     own = tuple(Study.model_fields)
     keys = [text if re.split(r"[.=]", text)[0].strip() in own else f"base.{text}" for text in overrides]
-    return parse_config(Study, overridden(raw, keys), source=str(file))
+    read = parse_config(Study, overridden(raw, keys), source=str(file))
+    if read.extends != raw.get("extends"):
+        raise UsageError(f"--set extends={read.extends}: a file says what it extends; write one, or run {read.extends}")
+    return read
+
+
+def _read(file: Path) -> dict[str, Any]:
+    raw = read_yaml(file)
+    if not isinstance(raw, dict):
+        raise UsageError(f"{file}: holds no keys; write key: value lines")
+    return raw
 
 
 def merged(raw: Mapping[str, Any], changes: Changes) -> dict[str, Any]:

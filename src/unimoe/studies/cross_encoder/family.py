@@ -12,6 +12,7 @@ from unimoe.checks import report
 from unimoe.core.console import Steps, stderr
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
+from unimoe.data.catalog import result_name
 from unimoe.models.embedder import Advance
 from unimoe.results import Task
 from unimoe.studies.common.family import Family, Sample
@@ -51,6 +52,11 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
     def datasets(self) -> list[str]:
         """Names of the test sets."""
         return [one.dataset for one in self.data.test]
+
+    @property
+    def collection(self) -> str:
+        """The source of the lists."""
+        return result_name(self.base.lists.source)
 
     def training(self, config: CrossEncoderConfig, arm: str) -> CrossEncoderTraining:
         """Return a training on the lists that its loss can learn from."""

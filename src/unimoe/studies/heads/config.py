@@ -11,9 +11,15 @@ from unimoe.config.base import BUNDLED_ENCODER, Count, EncoderConfig, Fraction, 
 from unimoe.config.losses import LOSSES
 from unimoe.config.training import Tracker
 from unimoe.core.errors import did_you_mean
+from unimoe.data.catalog import available
 from unimoe.studies.common.splits import SplitConfig
 
 EVOLUTION = ("eggroll", "score_es", "genetic", "hybrid")
+
+
+def collection_at_hand() -> str:
+    """Return the collection of a command or study that names none: SciFact's folder, else the bundled one."""
+    return "scifact" if available("scifact") else "apidocs"
 
 
 def gradient_methods() -> tuple[str, ...]:

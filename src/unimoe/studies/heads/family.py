@@ -9,9 +9,9 @@ import gc
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,15 +32,18 @@ from unimoe.results.folder import Results
 from unimoe.studies.common.family import Family, Sample
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import Splits
-from unimoe.studies.common.study import Changes, Study, in_words
+from unimoe.studies.common.study import Changes, ChosenSetting, Study, in_words
 from unimoe.studies.common.table import NO_DIFFERENCE, TESTED, differences, mean_of, of_seeds, pair_up
-from unimoe.studies.heads.config import TrainConfig, forward_passes
+from unimoe.studies.heads.config import TrainConfig, collection_at_hand, forward_passes
 from unimoe.studies.heads.data import HeadData
 from unimoe.studies.heads.eggroll.objectives import diversity, first_documents, pareto_front
 from unimoe.studies.heads.methods import Method
 from unimoe.studies.heads.model import evaluate_head, main_metric, pool_scores
 from unimoe.studies.heads.pools import PoolBatch, PoolSet
 from unimoe.studies.heads.trainer import HeadTrainer, load_data, make_method
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TRAINING_FILE = "training.json"
 """Beside an arm's checkpoint: scores on train and dev, time and memory of the training."""
@@ -62,6 +65,10 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         """The pools with their vectors; a cluster's worker embeds them as the driver does."""
         return load_data(self.base, self._advance)
 
+    def at_hand(self) -> dict[str, Any]:
+        """Return the collection of a study that names none."""
+        return {"task": collection_at_hand()}
+
     def load(self) -> None:
         """Embed the texts, and say what is particular about the pools."""
         with Steps(1).step(f"{self.base.task}: vectors and pools", None) as step:
@@ -80,6 +87,11 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
     def datasets(self) -> list[str]:
         """The collection's name."""
         return [result_name(self.base.task)]
+
+    @property
+    def collection(self) -> str:
+        """The collection's name."""
+        return self.datasets[0]
 
     def configured(self, base: TrainConfig, changes: Changes) -> TrainConfig:
         """Return a configuration with changes; ``handoff`` may be a fraction of the steps.
@@ -178,9 +190,26 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
             *self.data.notes,
         )
 
-    def more_tables(self, results: Results, arms: Sequence[str]) -> Sequence[Table]:
-        """Return the scores by whether training knew the documents that a query looks for."""
-        return (overlap_table(self, of_seeds(results, self.study.seeds), self.data.splits, arms),)
+    def more_tables(self, results: Results | None, chosen: Mapping[str, ChosenSetting]) -> Sequence[Table]:
+        """Return the front where diversity is an objective, and scores by whether training knew the documents."""
+        tables = list[Table]()
+        if _tried_for_diversity(chosen):
+            from unimoe.studies.heads.figures import front_table  # as matplotlib takes seconds to import
+
+            tables.append(front_table(chosen, self.base.ndcg_k, self.datasets[0]))
+        if results is not None:
+            own = of_seeds(results, self.study.seeds)
+            tables.append(overlap_table(self, own, self.data.splits, [*chosen]))
+        return tables
+
+    def figures(self, chosen: Mapping[str, ChosenSetting]) -> Mapping[str, Figure]:
+        """Return the heat map of an arm whose grid is over its four keys, and the front of relevance and diversity."""
+        from unimoe.studies.heads.figures import front_figure, grid_scores, heat_map
+
+        label = f"nDCG@{self.base.ndcg_k} on dev x 100"
+        scores = {arm: grid_scores(self.study, arm, own) for arm, own in chosen.items()}
+        found = {f"grid-{arm}": heat_map(own, label) for arm, own in scores.items() if own}
+        return found | ({"pareto": front_figure(chosen)} if _tried_for_diversity(chosen) else {})
 
     def _pools(self) -> RerankingPools:
         return RerankingPools(
@@ -221,6 +250,10 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         run = test.run(pool_scores(training.head()[0], test, training.config))
         seconds, device = time.perf_counter() - start, describe_device(training.device)
         return self._pools().outcome(run, items=sum(map(len, run.values())), seconds=seconds, device=device)
+
+
+def _tried_for_diversity(chosen: Mapping[str, ChosenSetting]) -> bool:
+    return any("diversity" in own.config.objectives for own in chosen.values() if own.tried)
 
 
 def mean_diversity(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float:

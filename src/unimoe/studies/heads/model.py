@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import safetensors
@@ -71,13 +72,20 @@ def initial_weight(kind: str, documents: Tensor, outputs: int, seed: int) -> Ten
         return weight
     if not bool(documents.isfinite().all()):
         raise DataError("an embedding is not finite; encode the corpus again, with model.dtype float32")
+    directions = _principal_directions(documents)[:outputs]
+    weight = torch.zeros(outputs, inputs)
+    weight[: len(directions)] = directions
+    return weight
+
+
+@lru_cache(maxsize=1)  # a second for 384 dimensions, and every training of a study begins from them
+def _principal_directions(documents: Tensor) -> Tensor:
     moment = documents.double().cpu().T @ documents.double().cpu()
-    directions = torch.linalg.eigh(moment).eigenvectors.flip(1).T[:outputs]
+    directions = torch.linalg.eigh(moment).eigenvectors.flip(1).T
     # The sign of an eigenvector is arbitrary: the largest entry is made positive, so that machines agree.
     signs = directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
-    weight = torch.zeros(outputs, inputs)
-    weight[: len(directions)] = (directions * signs).float()
-    return weight
+    found: Tensor = (directions * signs).float()
+    return found
 
 
 def load_head(path: Path, inputs: int | None = None) -> tuple[Tensor, dict[str, str]]:

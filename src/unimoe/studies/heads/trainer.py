@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
+from unimoe.metrics import DEFAULT_METRICS
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.models.tensor_files import save_tensors
@@ -82,8 +83,9 @@ class HeadTrainer(Training):
         """Train unless that is done, and evaluate; ``test=False`` leaves the test queries out while settings change.
 
         Returns:
-            Under ``train/``, ``val/`` (dev) and ``test/``: nDCG at the config's cutoff and the usual measures of the
-            best step on dev; ``best_step``, ``steps``, and ``seconds`` of training without evaluations on dev.
+            Under ``train/``, ``val/`` (dev) and ``test/``: nDCG at the config's cutoff and at 20, the original's, and
+            the usual measures, of the best step on dev; ``best_step``, ``steps``, and ``seconds`` of training without
+            evaluations on dev.
         """
         facts = self.fit(on_step)
         weight, _ = self.head()
@@ -91,7 +93,9 @@ class HeadTrainer(Training):
         found = {
             f"{split}/{metric}": value
             for split, pools in splits.items()
-            for metric, value in evaluate_head(weight.to(pools.rows.device), pools, self.config).aggregate.items()
+            for metric, value in evaluate_head(
+                weight.to(pools.rows.device), pools, self.config, (*DEFAULT_METRICS, "ndcg@20")
+            ).aggregate.items()
         }
         return found | {name: facts[name] for name in ("best_step", "steps", "seconds")}
 
@@ -200,6 +204,10 @@ class HeadTrainer(Training):
         }
         self.head_path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(self.head_path, {"weight": self._best}, metadata)
+
+
+EGGROLLTrainer = HeadTrainer
+"""The original's name, from when evolution alone trained heads."""
 
 
 def make_method(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method:

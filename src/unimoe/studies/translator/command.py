@@ -1,39 +1,32 @@
-"""The commands ``train-translator`` and ``compare-translators``; light to import, so functions import the rest."""
+"""The command ``train-translator``; light to import, so functions import the rest."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from unimoe.cli.options import Config, Device, EngineSettings, Override, comma_separated, given_options, with_engine
-from unimoe.core.errors import UsageError
-from unimoe.studies.common.command import Plan, run_study
+from unimoe.cli.options import Config, Device, Override
 
 if TYPE_CHECKING:
-    from unimoe.studies.translator.data.caption_pairs import CaptionPairs
     from unimoe.studies.translator.training.trainer import TranslatorTrainer
-
-Data = Annotated[str, typer.Option(help="flickr8k under UNIMOE_DATA, generated, generated-curved, or an NPZ file.")]
-Captions = Annotated[Path | None, typer.Option(help="captions.txt: the image of each caption of an NPZ file.")]
-ExpectedDims = Annotated[
-    tuple[int, int] | None,
-    typer.Option(
-        "--dims", metavar="<int> <int>", help="Dimensions that captions and images must have, as in 1024 1536."
-    ),
-]
-Epochs = Annotated[int, typer.Option(min=1, help="Epochs of every training.")]
-TrainingsPerModel = Annotated[int, typer.Option(min=1, help="Trainings of each model that are reported.")]
-
-MODELS, ABLATION = Path("studies/translators"), Path("studies/translator_ablation")
 
 
 def train_translator(
-    train: Annotated[str, typer.Option(help="An NPZ file of captions and images, or a data set's name as in --data.")],
-    captions: Captions = None,
-    dims: ExpectedDims = None,
+    train: Annotated[
+        str,
+        typer.Option(
+            help="An NPZ file of captions and images; or flickr8k under UNIMOE_DATA, generated, generated-curved."
+        ),
+    ],
+    captions: Annotated[
+        Path | None, typer.Option(help="captions.txt: the image of each caption of an NPZ file.")
+    ] = None,
+    dims: Annotated[
+        tuple[int, int] | None,
+        typer.Option(metavar="<int> <int>", help="Dimensions that captions and images must have, as in 1024 1536."),
+    ] = None,
     test: Annotated[Path | None, typer.Option(help="An NPZ file of captions to translate into submission.csv.")] = None,
     config: Config = Path("translator"),
     model: Annotated[
@@ -140,83 +133,4 @@ def _report(trainer: TranslatorTrainer, facts: dict[str, Any], test: Path | None
     stdout.print(f"{'submission':<18}{path} ({len(ids):,} captions)", soft_wrap=True)
 
 
-class TranslatorComparison(StrEnum):
-    """The two comparisons: of all models, or of the components of one."""
-
-    MODELS = "models"
-    ABLATION = "ablation"
-
-
-@with_engine
-def compare_translators(
-    part: Annotated[
-        TranslatorComparison, typer.Argument(help="All models, or the components of one.")
-    ] = TranslatorComparison.MODELS,
-    data: Data = "flickr8k",
-    captions: Captions = None,
-    dims: ExpectedDims = None,
-    encoder: Annotated[str | None, typer.Option(help="Of Flickr8k's captions; by default the bundled one.")] = None,
-    models: Annotated[str | None, typer.Option(help="Models separated by commas; by default all.")] = None,
-    epochs: Epochs = 25,
-    seeds: TrainingsPerModel = 5,
-    settings: Annotated[int, typer.Option(min=1, max=6, help="Settings of each network tried on dev.")] = 6,
-    margin: Annotated[float, typer.Option(help="The MRR by which an adapter must beat ridge: .01 is a point.")] = 0.01,
-    output_dir: Annotated[
-        Path | None, typer.Option(help="By default outputs/translator-DATA; -ablation for parts.")
-    ] = None,
-    override: Override = None,
-    plan: Plan = False,
-    *,
-    where: EngineSettings,
-) -> None:
-    """Compare translators over several splits by image: settings chosen on dev, one test, gates registered beforehand.
-
-    Started again, an interrupted comparison resumes. ``analyze`` reads the folder too.
-    """
-    from unimoe.results import safe_name
-    from unimoe.studies.common.study import load_study
-    from unimoe.studies.translator.family import TranslatorData
-
-    source = {"source": str(Path(data).resolve()) if Path(data).exists() else data, "encoder": encoder, "dims": dims}
-    source["captions"] = None if captions is None else str(captions.resolve())
-    held, ablation = TranslatorData.model_validate(source).load(), part is TranslatorComparison.ABLATION
-    folder = output_dir or Path("outputs") / f"translator-{safe_name(held.name)}{'-ablation' * ablation}"
-    sizes = batch_of(held.pairs, epochs) if ablation else []
-    named = [f"base.epochs={epochs}", *sizes, *(override or ())]
-    study = load_study(ABLATION if ablation else MODELS, named, {"seeds": seeds, "output_dir": str(folder)})
-    changes: dict[str, Any] = {"data": {**study.data, **source}}
-    if not ablation:
-        changes |= {"settings": settings, "gates": {n: {**gate, "margin": margin} for n, gate in study.gates.items()}}
-    study = study.model_copy(update=changes).of_arms(comma_separated(models))
-    given = given_options(
-        None,
-        override,
-        data=data,
-        captions=captions,
-        encoder=encoder,
-        models=models,
-        epochs=epochs,
-        seeds=seeds,
-        settings=settings,
-    )
-    run_study(study, where, given, plan=plan)
-
-
-def batch_of(pairs: CaptionPairs, epochs: int) -> list[str]:
-    """Return overrides that make every component of an ablation active: batches of at most a quarter of the images."""
-    images = round(len(pairs.image_ids) * 0.6)  # without dev and test
-    batch = min(64, images // 4)
-    if batch < 2 or epochs < 3:
-        raise UsageError(
-            f"an ablation of {images} training images and {epochs} epochs would leave the queue unused; "
-            "give 8 images and 3 epochs at least"
-        )
-    bank = {"hardest": batch // 2, "recent": [4 * batch, 8 * batch, 16 * batch], "queue": 16 * batch}
-    return [
-        f"base.sampler.images={batch}",
-        f"base.sampler.batch={2 * batch}",
-        *(f"base.loss.bank.{key}={value}" for key, value in bank.items()),
-    ]
-
-
-COMMANDS = {"train-translator": train_translator, "compare-translators": compare_translators}
+COMMANDS = {"train-translator": train_translator}

@@ -15,6 +15,7 @@ from unimoe.analysis.statistics.variance import Array
 from unimoe.analysis.tables import Cell
 from unimoe.config.base import Section
 from unimoe.config.files import parse_config
+from unimoe.core.errors import UsageError
 from unimoe.core.io import read_json, write_json, write_text
 from unimoe.evaluation.spec import Evaluation, model_hashes
 from unimoe.evaluation.store import ResultStore
@@ -57,7 +58,8 @@ class TranslatorData(Section):
         dev: share of the images that chooses settings and epochs.
         test: share of the images that is reported, the same images for every seed, so that scores pair.
         split_seed: of the choice of the test images.
-        counts: whether the table counts how often each component of the loss was active.
+        counts: whether the table counts how often each component of the loss was active; a batch is then at most a
+            quarter of the training images, and the bank of images smaller in proportion, so that each can be.
     """
 
     source: str = "flickr8k"
@@ -87,8 +89,8 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
     metrics = (MAIN_METRIC, "recall@1", "recall@5", "recall@10")
 
     def __init__(self, study: Study, device: torch.device | None = None, given: Sequence[str] = ()) -> None:
-        super().__init__(study, device, given)
         self.settings = parse_config(TranslatorData, study.data, f"{study.name}: data")
+        super().__init__(study, device, given)
 
     @cached_property
     def source(self) -> NamedPairs:
@@ -114,10 +116,16 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
         """The name of the pairs."""
         return [self.source.name]
 
+    @property
+    def collection(self) -> str:
+        """The name of the pairs, which are not loaded yet."""
+        return Path(self.settings.source).stem
+
     def training(self, config: TranslatorConfig, arm: str) -> TranslatorTrainer:
         """Return a training on the split of its seed."""
-        dev = self.settings.dev / (1.0 - self.settings.test)
-        return TranslatorTrainer(config, *split_by_image(self.parts[0], dev, config.seed), arm)
+        train, dev = split_by_image(self.parts[0], self.settings.dev / (1.0 - self.settings.test), config.seed)
+        fitted = fitted_batches(config, len(train.image_ids)) if self.settings.counts else config
+        return TranslatorTrainer(fitted, train, dev, arm)
 
     def dev(self, training: TranslatorTrainer) -> dict[str, float]:
         """Return MRR on the dev images."""
@@ -231,3 +239,23 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
             f"Ranked by the {cosine} in a gallery of {len(self.parts[1].image_ids):,} images.",
             *self.source.pairs.notes,
         )
+
+
+def fitted_batches(config: TranslatorConfig, images: int) -> TranslatorConfig:
+    """Return a configuration whose batches leave the queue other images of so many; a UsageError where none can."""
+    sampler, bank = config.sampler, config.loss.bank
+    batch = min(sampler.images, images // 4)
+    if batch < 2 or config.epochs <= bank.warmup_epochs:
+        raise UsageError(
+            f"{images} training images and {config.epochs} epochs would leave the queue unused, which is not used in "
+            f"the first {bank.warmup_epochs} epochs; give 8 images and {bank.warmup_epochs + 1} epochs at least"
+        )
+    share = batch / sampler.images
+
+    def part(count: int) -> int:
+        return max(1, int(count * share)) if count else 0
+
+    smaller = {"images": batch, "batch": max(2, part(sampler.batch))}
+    shrunk = {"queue": part(bank.queue), "recent": [*map(part, bank.recent)], "hardest": part(bank.hardest)}
+    loss = config.loss.model_copy(update={"bank": bank.model_copy(update=shrunk)})
+    return config.model_copy(update={"sampler": sampler.model_copy(update=smaller), "loss": loss})

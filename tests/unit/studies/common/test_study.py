@@ -100,6 +100,33 @@ def test_gates_share_what_the_study_says_and_go_with_an_arm_that_is_left_out() -
     }  # fmt: skip
 
 
+def test_a_study_may_be_of_some_variants_of_an_arm() -> None:
+    arms = ARMS | {"a.b": {"variants": {"x": {"sigma": 1}, "y": {"sigma": 2}, "z": {}}}}
+    read = study(arms=arms)
+    assert [one.name for one in read.of_arms(["a.b:z", "a.b:x"]).settings_of("a.b")] == ["x", "z"]
+    assert [*read.of_arms(["a", "a.b:x"]).arms] == ["a", "a.b"]
+    assert read.of_arms(["a.b:x", "a.b"]).arms["a.b"] == read.arms["a.b"]
+    with pytest.raises(UsageError, match=r"unknown arm 'a.b:xx' \(did you mean 'a.b:x'\?\); there are a.b:x, a.b:y"):
+        read.of_arms(["a.b:xx"])
+    with pytest.raises(UsageError, match=r"unknown arm 'b:x'.*; there are a.b:x"):
+        read.of_arms(["b:x"])
+
+
+def test_a_study_adds_to_the_one_that_it_extends(tmp_path: Path) -> None:
+    own, other = tmp_path / "own.yaml", tmp_path / "other.yaml"
+    gates = {"g": {"system": "a", "baseline": "b", "margin": 0.1}}
+    base = {"base": {"num_steps": 9, "sigma": 1}, "gates": gates, "caveats": ["toy"], "seeds": 4}
+    other.write_text(json.dumps({"name": "other", "family": "heads", "arms": ARMS} | base), encoding="utf-8")
+    changes = {"base": {"sigma": 2}, "arms": {"c": {}}, "caveats": ["own"]}
+    own.write_text(json.dumps({"name": "own", "extends": str(other)} | changes), encoding="utf-8")
+    read = load_study(own, ["gates.g.margin=0.2", "arms.a.set={method: genetic}"])
+    assert (read.name, read.base, [*read.arms]) == ("own", {"num_steps": 9, "sigma": 2}, ["a", "b", "c"])
+    assert (read.caveats, len(read.seeds), read.gates["g"]["margin"]) == (["own"], 4, 0.2)
+    assert read.arms["a"].set == {"method": "genetic"}
+    shipped = [load_study(Path("studies") / name) for name in ("heads_korean", "heads_korean_offline")]
+    assert all({*one.arms} == {*load_study(Path("studies/heads_compare")).arms} for one in shipped)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
