@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -82,6 +84,26 @@ def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
         rows = [row for row in csv.DictReader(lines) if row["vs bm25"]]
     assert [row["arm"] for row in rows] == ["softmax", "listnet"]
     assert {row["setting"] for row in rows} <= {"learning_rate 1e-05", "learning_rate 0.001"}
+
+
+FIRST_LINE = """
+import sys
+from unimoe.cli import main
+from unimoe.core.console import stderr
+
+def shown(text, **_):
+    print(text, "torch" in sys.modules, "pandas" in sys.modules)
+    sys.exit(0)
+
+stderr.print = shown
+sys.argv = ["unimoe", "study", "studies/joint_methods", "--plan"]
+main.main()
+"""
+
+
+def test_the_first_line_comes_before_seconds_of_imports() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_LINE], capture_output=True, text=True, check=False)
+    assert done.stdout == "joint_methods: arms 10, settings 30, seeds 3 False False\n", done.stderr
 
 
 def hits_of_grade_2(folder: Path, seed: str, arm: str = "encoder*") -> float:

@@ -22,6 +22,7 @@ from unimoe.data.collection import Collection, Document
 from unimoe.metrics import score_run
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.logs import read_logs
+from unimoe.retrieval.bm25 import BM25Index, bm25_run
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import ChosenSetting, load_study
@@ -357,3 +358,22 @@ def test_the_peak_of_a_step_is_what_it_holds_at_a_time() -> None:
 
     method: Any = SimpleNamespace(step=step)
     assert step_peak_bytes(method, torch.zeros(4), method) == pytest.approx(4 * 2**20, rel=0.001)
+
+
+def test_bm25_reads_a_corpus_once_for_its_three_splits(
+    tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[str]()
+    make = BM25Index.__init__
+
+    def counted(self: BM25Index, collection: Collection, *settings: Any) -> None:
+        made.append(collection.split)
+        make(self, collection, *settings)
+
+    config = toy_config(topics_folder(tmp_path / "topics"), tmp_path / "out", pools={"source": "bm25", "depth": 20})
+    monkeypatch.setattr(BM25Index, "__init__", counted)
+    data = toy_data(config)
+    assert made == ["train"]
+    monkeypatch.undo()
+    alone = {split: bm25_run(part, 20, config.pools.bm25) for split, part in data.splits._asdict().items()}
+    assert data.candidates == {key: alone["test"][key] for key in data.candidates}
