@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from unimoe.cli.options import EngineSettings, Override, with_engine
-from unimoe.core.console import run
+from unimoe.core.console import run, stderr
 from unimoe.studies.common.command import NumSeeds, Plan, StudyDir, changes, run_study
 
 
@@ -32,6 +32,8 @@ def compare_losses(
     """Run the study studies/losses, which tries three rates where ``unimoe study`` runs it."""
     # A rate that all losses share suits some of them better than others, so nothing is judged by it.
     tried = [f"grid.learning_rate=[{rates}]"] if rates else ["grid={}", "gates={}"]
+    if not rates:
+        stderr.print("note: no gate is registered, since all losses share one rate; give --rates", soft_wrap=True)
     given, file = changes({"config": config}, [*tried, *(override or ())]), Path("studies/losses")
     run_study(file, where, given, only=losses, seeds=seeds, output_dir=output_dir, plan=plan)
 
