@@ -40,7 +40,12 @@ from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoder
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
 from unimoe.studies.cross_encoder.family import CrossEncoderFamily
-from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining, find_cross_encoder
+from unimoe.studies.cross_encoder.trainer import (
+    CrossEncoderManifest,
+    CrossEncoderTraining,
+    find_cross_encoder,
+    new_cross_encoder,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -163,10 +168,18 @@ def test_the_chosen_setting_scores_what_an_experiment_of_it_scores(tmp_path: Pat
     assert "kill (gate: " in done.stdout
     tables = {path.stem for path in (tmp_path / "study/analysis").glob("*.md")}
     assert tables == {"settings", "arms-reranking", "arms-embedding"}
+    with (tmp_path / "study/analysis/arms-embedding.csv").open(encoding="utf-8") as lines:
+        rows = {row["arm"]: row for row in csv.DictReader(lines)}
+    assert not rows["zero_shot"]["start"]
+    for arm in ("emb_only_r8", "joint_r8"):  # the first has one setting, whose reported trainings are shown
+        start, best, gain = (float(rows[arm][column]) for column in ("start", "dev", "gain"))
+        assert gain == pytest.approx(best - start)
+        assert gain >= 0
     best = max(read_plain(tmp_path / "study/tuning/joint_r8.json"), key=lambda one: one["val"])
     experiment = tiny_experiment_dict(tmp_path)
     experiment["arms"] = {"joint_r8": experiment["arms"]["joint_r8"] | {"learning_rate": best["arm.learning_rate"]}}
-    experiment["training"]["steps"], experiment["seeds"] = 2, [1]
+    experiment["training"] |= {"steps": 2, "evaluate_every": 2, "dev": dev}
+    experiment["seeds"] = [1]
     write_plain(tmp_path / "plain.yaml", experiment)
     successful(call_unimoe("run", "--config", tmp_path / "plain.yaml", "--device", "cpu", "--threads", "1"))
     for task in ("reranking", "embedding"):
@@ -230,10 +243,12 @@ def test_a_cross_encoder_leaves_results_logs_and_a_card_and_is_the_best_on_dev(d
         for name in ("train", "dev")
     )
     assert [line["step"] for line in train] == [1, 2, 3, 4, 5, 6]
-    assert [line["step"] for line in dev] == [2, 4, 6]
+    assert [line["step"] for line in dev] == [0, 2, 4, 6]
     best = max(line["mean_ndcg@10"] for line in dev)
     manifest = read_trained(folder_of(done) / "checkpoint", CrossEncoderManifest, "cross-encoder")
     assert manifest.dev == pytest.approx(best)
+    assert manifest.start == dev[0]["mean_ndcg@10"]
+    assert dev[manifest.best_step // 2]["mean_ndcg@10"] == manifest.dev
     pools = load_cross_encoder_data(done).dev[0]
     assert score_run(pools.collection.qrels, reranked(done, pools)).aggregate["ndcg@10"] == pytest.approx(best)
 
@@ -257,6 +272,17 @@ def test_a_result_on_the_queries_that_chose_the_checkpoint_says_so(places: tuple
     train_and_evaluate(cross_encoder_config(*places, tmp_path, max_steps=1, evaluation=own), CPU)
     (result,) = load_all_results(tmp_path).measured(f"reranking/{places[1].name}", "cross_encoder")
     assert result.caveats == ["these queries chose the checkpoint"]
+
+
+def test_a_cross_encoder_that_no_step_makes_better_keeps_its_start(places: tuple[Path, Path], tmp_path: Path) -> None:
+    settings = cross_encoder_config(*places, tmp_path, learning_rate=1e-30)
+    training = trained(settings)
+    found = training.fit()
+    assert (found.start, found.best_step) == (found.dev, 0)
+    assert training.choice == f"best on dev after step 0: {100 * found.start:.2f} -> {100 * found.dev:.2f}"
+    start = new_cross_encoder(settings.model, places[0], settings.seed, CPU).state_dict()
+    saved = load_cross_encoder(training.checkpoint_dir, CPU).state_dict()
+    assert all(torch.equal(saved[name], weight) for name, weight in start.items())
 
 
 def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:

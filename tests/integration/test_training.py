@@ -32,6 +32,7 @@ from unimoe.experiment.training_job import train_by_worker
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.checkpoint import ADAPTER_FILE, MANIFEST, read_checkpoint
 from unimoe.models.loader import ModelLoader
+from unimoe.results import TrainingBudget
 from unimoe.results.logs import read_conflict_logs
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
@@ -144,12 +145,31 @@ def test_a_finished_training_loads_no_model_and_another_is_refused_by_its_first_
 
 
 def test_the_best_on_dev_stands_beside_the_last(trained_in: Callable[..., Path]) -> None:
-    last = trained_in("out", "training.evaluate_every=2", score_on_dev=scripted([0.1, 0.3, 0.2]))
-    assert [line["dev_score"] for line in log(last, "dev.jsonl")] == [0.1, 0.3, 0.2]
+    last = trained_in("out", "training.evaluate_every=2", score_on_dev=scripted([0.0, 0.1, 0.3, 0.2]))
+    assert [(line["step"], line["dev_score"]) for line in log(last, "dev.jsonl")] == [
+        (0, 0),
+        (2, 0.1),
+        (4, 0.3),
+        (6, 0.2),
+    ]
     found = [read_checkpoint(folder) for folder in (last, last.with_name("checkpoint-best"))]
     seen = [(one.which, one.training.steps, one.training.ranking_examples) for one in found]
     assert seen == [("last", 6, 12), ("best", 4, 8)]
     assert found[0].adapter_hash != found[1].adapter_hash
+
+
+def test_an_arm_that_no_step_makes_better_keeps_its_start(trained_in: Callable[..., Path]) -> None:
+    last = trained_in("out", "training.evaluate_every=3", score_on_dev=scripted([0.4, 0.3, 0.4]))
+    best = last.with_name("checkpoint-best")
+    assert read_checkpoint(best).training == TrainingBudget(steps=0, ranking_examples=0, embedding_examples=0, tokens=0)
+    ends = [load_file(folder / ADAPTER_FILE) for folder in (best, last)]
+    assert [any(bool(end[name].any()) for name in end if "lora_B" in name) for end in ends] == [False, True]
+
+
+def test_a_start_counts_for_patience(trained_in: Callable[..., Path]) -> None:
+    options = ("training.evaluate_every=1", "training.patience=2")
+    last = trained_in("out", *options, score_on_dev=scripted([0.4, 0.3, 0.2]))
+    assert read_checkpoint(last).training.steps == 2
 
 
 @pytest.mark.parametrize(("arm", "tasks"), [("rank_only_r8", ["reranking"]), ("joint_r8", ["reranking", "embedding"])])
@@ -206,7 +226,7 @@ def test_a_loss_that_is_not_finite_names_step_and_queries_and_keeps_what_was_sav
     options = ("save_every=1", "evaluate_every=1", "schedule=constant", "warmup_steps=0")
     diverging = (*(f"training.{option}" for option in options), "arms.rank_only_r8.learning_rate=1e30")
     with pytest.raises(DataError, match=r"rank_only_r8, seed 0, step (\d): the .* is (nan|inf|-inf); its") as caught:
-        trained_in("out", *diverging, score_on_dev=scripted([0.5] * 6))
+        trained_in("out", *diverging, score_on_dev=scripted([0.4] + [0.5] * 6))
     known = data.ranking(ModelLoader(experiment, CPU, torch.float32).zero_shot()).query_ids
     named = str(caught.value).partition("its queries are ")[2].partition(";")[0].split(", ")
     assert len(named) == 2
@@ -232,7 +252,7 @@ def test_tensorboard_holds_what_the_log_holds_and_wandb_needs_no_network(
     events.Reload()
     shown = {event.step: event.value for event in events.Scalars("loss")}
     assert shown == pytest.approx({line["step"]: line["loss"] for line in log(last)}, rel=1e-6)
-    assert [event.step for event in events.Scalars("dev_score")] == [3, 6]
+    assert [event.step for event in events.Scalars("dev_score")] == [0, 3, 6]
     runs = [path.read_bytes() for path in (logs / "wandb").glob("offline-run-*/*.wandb")]
     assert any(b"ranking_loss" in run for run in runs)
 

@@ -79,12 +79,12 @@ class ArmTraining(Training):
         seed: initialises the adapters and orders the batches.
         loader: of the base model, whose frozen layers other arms and seeds share.
         data: the training examples.
-        score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
+        score_on_dev: evaluates the model before training and every ``training.evaluate_every`` steps.
         processes: those that share the batches.
 
     Attributes:
         last: the folder of the last checkpoint.
-        best: that of the checkpoint with the highest score on dev.
+        best: that of the checkpoint with the highest score on dev, of step 0 until there is a better one.
     """
 
     dev_log: ClassVar[str] = "dev"
@@ -115,6 +115,7 @@ class ArmTraining(Training):
             dev_every=training.evaluate_every,
             save_every=training.save_every,
             patience=training.patience,
+            scores_start=training.evaluate_every is not None,
         )
 
     @property
@@ -205,7 +206,7 @@ class ArmTraining(Training):
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
-        if self.progress.best_step:
+        if self.progress.best_score is not None:
             self._refuse_other(self.best)
         self._optimizer.load_state(parts["optimizer"])
         self._gradients.aggregation.load_state(parts.get("aggregation", {}))

@@ -45,12 +45,16 @@ class CrossEncoderManifest(TrainedModel):
     """The manifest of a trained cross-encoder.
 
     Attributes:
-        dev: mean nDCG@10 on dev.
+        start: mean nDCG@10 on dev before training; a new head is random, and so is its order.
+        dev: mean nDCG@10 on dev at the best step.
+        best_step: the steps taken until then; 0 where none is better than the start.
         seconds: of the steps, those before a kill included up to the state that was resumed.
     """
 
     manifest_version: Literal[1] = 1
+    start: float
     dev: float
+    best_step: int
     seconds: float
 
 
@@ -80,6 +84,7 @@ class CrossEncoderTraining(Training):
             config.max_steps or max(1, round(config.epochs * self._per_epoch)),
             dev_every=config.eval_every,
             save_every=config.eval_every,
+            scores_start=True,
         )
 
     @property
@@ -196,7 +201,8 @@ class CrossEncoderTraining(Training):
                 run, _ = rerank_run(reranker, data.collection, data.candidates)
             scores = score_run(data.collection.qrels, run, _METRICS, data.collection.relevance_level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
-        _begin_loader()
+        if self.progress.step:  # the library's trainer scores no start
+            _begin_loader()
         mean = sum(found[f"{data.name}_ndcg@10"] for data in self._dev) / len(self._dev)
         return mean, {**found, "mean_ndcg@10": mean}
 
@@ -219,7 +225,7 @@ class CrossEncoderTraining(Training):
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
         self._model.load_state_dict(parts["weights"])
-        self._best = dict(parts.get("best", {}))  # none before the first evaluation
+        self._best = dict(parts["best"])
         restore_optimizer(self._optimizer, parts["optimizer"])
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"] and self.device.type == "cuda":
@@ -241,7 +247,9 @@ class CrossEncoderTraining(Training):
                 which="best",
                 base_model=self._identity,
                 fingerprint=self.state.fingerprint,
+                start=progress.start,
                 dev=progress.best_score,
+                best_step=progress.best_step,
                 training=TrainingBudget(
                     steps=progress.step,
                     ranking_examples=progress.extra["lists"],
