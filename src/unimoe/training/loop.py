@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unimoe.core.console import Step
+from unimoe.core.errors import DataError
 from unimoe.core.planning import Job
+from unimoe.core.trec import Run
 from unimoe.training.run_state import LogStep, Parts, Progress, RunState
 
 StepFacts = dict[str, Any]
@@ -151,6 +153,14 @@ class Training(ABC):
             self.finish()
             self.state.processes.wait()  # all processes wait for what the leader writes
             self.state.delete()
+
+    def refuse_equal(self, run: Run) -> None:
+        """Refuse scores on dev that training has made all equal, which the ids of documents would rank."""
+        values = {score for scores in run.values() for score in scores.values()}
+        if self.progress.step and len(values) == 1 and any(len(scores) > 1 for scores in run.values()):
+            raise DataError(
+                f"{self.state.folder}: after step {self.progress.step} all scores on dev are equal; lower learning_rate"
+            )
 
     @property
     def choice(self) -> str:

@@ -44,7 +44,7 @@ from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import StepFacts, Training
 from unimoe.training.model_card import base_on_hub, model_card
 from unimoe.training.run_state import LogStep, Parts, RunState, refuse_missing, trackers
-from unimoe.training.steps import MasterAdamW, learning_rates
+from unimoe.training.steps import MasterAdamW, learning_rates, overflow
 
 
 class DevScorer(Protocol):
@@ -148,7 +148,7 @@ class ArmTraining(Training):
         """Add the adapters and load the examples."""
         config, training, loader = self.experiment, self._training, self.loader
         self._peft, self._model = model_in_training(config, loader.fresh_base(), self.seed, loader.frozen_layers)
-        weights = adapter_parameters(self._peft)
+        self._weights = weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
         peak = self._arm_config.learning_rate
         self._rates = learning_rates(training.steps, training.warmup, peak, training.schedule)
@@ -179,6 +179,8 @@ class ArmTraining(Training):
         norm = self._optimizer.step(self._rates[number], training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
+        if overflow(self._weights.values()):
+            self._stop(number, "the weights overflow", list(found.losses))
         self._gradients.aggregation.learn(found.losses)
         self.progress.count("tokens", found.tokens)
         return {

@@ -8,9 +8,10 @@ it; this file finds the weights, seeds the head, and refuses bad bases.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampled import generator_of
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import optimizer_tensors, restore_optimizer
+from unimoe.training.steps import optimizer_tensors, overflow, restore_optimizer
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -152,14 +153,25 @@ class CrossEncoderTraining(Training):
         self._model.train()
         loss = self._loss(number, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), config.max_grad_norm)
+        norm = float(nn.utils.clip_grad_norm_(self._model.parameters(), config.max_grad_norm))
+        if not math.isfinite(norm):
+            self._refuse(number, f"the gradient's norm is {norm}", batch)
         rate = config.learning_rate * self._rate_at(number)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if overflow(self._model.parameters()):
+            self._refuse(number, "the weights overflow", batch)
         self.progress.count("lists", len(batch))
-        return {"loss": float(loss.detach()), "lr": rate, "grad_norm": float(norm) if norm.isfinite() else None}
+        return {"loss": float(loss.detach()), "lr": rate, "grad_norm": norm}
+
+    def _refuse(self, number: int, what: str, batch: Sequence[LabelledList]) -> NoReturn:
+        raise DataError(
+            f"{self.config.arm}, seed {self.config.seed}, step {number + 1}: {what}; its queries are "
+            f"{first_few([repr(one.query_id) for one in batch])}; lower learning_rate, or set dtype to float32; what "
+            "was saved before is kept"
+        )
 
     def _loss(self, number: int, batch: Sequence[LabelledList]) -> Tensor:
         """Return the loss of a step's lists; its random numbers depend on seed and step alone."""
@@ -171,11 +183,7 @@ class CrossEncoderTraining(Training):
             lists = scores.split([len(one.documents) for one in batch])  # type: ignore[no-untyped-call]
             loss: Tensor = loss_of(lists, labels, number / max(1, self.steps - 1))
         if not loss.isfinite():
-            names = first_few([repr(one.query_id) for one in batch])
-            raise DataError(
-                f"the loss of the queries {names} is {float(loss.detach())}; lower learning_rate, or set "
-                "dtype to float32; what was saved before is kept"
-            )
+            self._refuse(number, f"the loss is {float(loss.detach())}", batch)
         return loss
 
     def _scores(self, pairs: Sequence[tuple[str, str]], mini_batch: int | None, queries: int) -> Tensor:
@@ -199,6 +207,7 @@ class CrossEncoderTraining(Training):
         for data in self._dev:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
                 run, _ = rerank_run(reranker, data.collection, data.candidates)
+            self.refuse_equal(run)
             scores = score_run(data.collection.qrels, run, _METRICS, data.collection.relevance_level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
         if self.progress.step:  # the library's trainer scores no start

@@ -9,7 +9,8 @@ A resumed training takes the same steps as an undisturbed one, bit for bit on a 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,6 +33,10 @@ from unimoe.studies.heads.model import HEAD_FILE, evaluate_head, initial_weight,
 from unimoe.studies.heads.pools import PoolSet
 from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
+from unimoe.training.steps import overflow
+
+NOISE_ALONE = 2.0 / torch.finfo(torch.float32).eps
+"""A sigma of so many times what it perturbs leaves the noise alone: a sum of both rounds the rest away."""
 
 _WITHOUT_EFFECT = {"save_every", "device", "output_dir"}
 
@@ -150,14 +155,14 @@ class HeadTrainer(Training):
 
     def step(self, number: int) -> StepFacts:
         """Take a step of the method."""
-        self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
-        if not bool(self._weight.isfinite().all()):
-            raise DataError(
-                f"{self.arm}, seed {self.config.seed}, step {number + 1}: a weight is not finite; lower learning_rate "
-                "or sigma"
-            )
+        try:
+            self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
+            facts["loss"] = facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]
+            refuse_overflow(self.config, self._weight, facts)
+        except DataError as error:
+            raise DataError(f"{self.arm}, seed {self.config.seed}, step {number + 1}: {error}") from None
         self._weight_bytes = facts.get("weight_bytes", self._weight_bytes)
-        return {**facts, "loss": facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]}
+        return {**facts}
 
     def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return the main metric on dev."""
@@ -200,6 +205,18 @@ class HeadTrainer(Training):
         }
         self.head_path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(self.head_path, {"weight": self._best}, metadata)
+
+
+def refuse_overflow(config: TrainConfig, weight: Tensor, facts: Mapping[str, float]) -> None:
+    """Refuse a step after which scores would not be finite, or that noise alone decides."""
+    sigma = facts.get("sigma_relative", 0.0)
+    if not sigma <= NOISE_ALONE:
+        raise DataError(f"sigma is {sigma:.2g} times what it perturbs, of which float32 keeps nothing; lower sigma")
+    rate = "gradient_learning_rate" if config.method == "hybrid" and "sigma" not in facts else "learning_rate"
+    if not math.isfinite(facts["loss"]):
+        raise DataError(f"the loss is {facts['loss']}; lower {rate}, or raise temperature")
+    if overflow([weight]):
+        raise DataError(f"the weights overflow; lower {rate}")
 
 
 def make_method(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method:
