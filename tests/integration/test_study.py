@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
+from sentence_transformers.cross_encoder import CrossEncoderTrainer, CrossEncoderTrainingArguments
+from sentence_transformers.cross_encoder.losses import PListMLELambdaWeight, PListMLELoss
 from support.experiments import tiny_experiment_dict
 from support.scripts import Done, assert_refused, call_script, call_unimoe, read_plain, successful, write_plain
 from support.studies import arms_study, cross_encoder_config, encoder_study, loss_study, topics_folder, toy_keys
 from support.tiny_models import save_tiny_encoder
+from torch import Tensor
 
 from unimoe.analysis.gates.definitions import load_gates
 from unimoe.core.errors import DataError, MissingPartError
@@ -39,10 +45,15 @@ from unimoe.studies.common.study import load_study
 from unimoe.studies.common.table import study_table
 from unimoe.studies.common.trained_model import read_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
-from unimoe.studies.cross_encoder.data import load_cross_encoder_data
+from unimoe.studies.cross_encoder.data import CrossEncoderData, load_cross_encoder_data
 from unimoe.studies.cross_encoder.evaluation import train_and_evaluate
 from unimoe.studies.cross_encoder.family import CrossEncoderFamily
-from unimoe.studies.cross_encoder.trainer import CrossEncoderManifest, CrossEncoderTraining, find_cross_encoder
+from unimoe.studies.cross_encoder.trainer import (
+    CrossEncoderManifest,
+    CrossEncoderTraining,
+    find_cross_encoder,
+    new_cross_encoder,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -192,10 +203,18 @@ def test_the_chosen_setting_scores_what_an_experiment_of_it_scores(tmp_path: Pat
     assert "kill (gate: " in done.stdout
     tables = {path.stem for path in (tmp_path / "study/analysis").glob("*.md")}
     assert tables == {"settings", "arms-reranking", "arms-embedding"}
+    with (tmp_path / "study/analysis/arms-embedding.csv").open(encoding="utf-8") as lines:
+        rows = {row["arm"]: row for row in csv.DictReader(lines)}
+    assert not rows["zero_shot"]["start"]
+    for arm in ("emb_only_r8", "joint_r8"):  # the first has one setting, whose reported trainings are shown
+        start, best, gain = (float(rows[arm][column]) for column in ("start", "dev", "gain"))
+        assert gain == pytest.approx(best - start)
+        assert gain >= 0
     best = max(read_plain(tmp_path / "study/tuning/joint_r8.json"), key=lambda one: one["val"])
     experiment = tiny_experiment_dict(tmp_path)
     experiment["arms"] = {"joint_r8": experiment["arms"]["joint_r8"] | {"learning_rate": best["arm.learning_rate"]}}
-    experiment["training"]["steps"], experiment["seeds"] = 2, [1]
+    experiment["training"] |= {"steps": 2, "evaluate_every": 2, "dev": dev}
+    experiment["seeds"] = [1]
     write_plain(tmp_path / "plain.yaml", experiment)
     successful(call_unimoe("run", "--config", tmp_path / "plain.yaml", "--device", "cpu", "--threads", "1"))
     for task in ("reranking", "embedding"):
@@ -259,10 +278,12 @@ def test_a_cross_encoder_leaves_results_logs_and_a_card_and_is_the_best_on_dev(d
         for name in ("train", "dev")
     )
     assert [line["step"] for line in train] == [1, 2, 3, 4, 5, 6]
-    assert [line["step"] for line in dev] == [2, 4, 6]
+    assert [line["step"] for line in dev] == [0, 2, 4, 6]
     best = max(line["mean_ndcg@10"] for line in dev)
     manifest = read_trained(folder_of(done) / "checkpoint", CrossEncoderManifest, "cross-encoder")
     assert manifest.dev == pytest.approx(best)
+    assert manifest.start == dev[0]["mean_ndcg@10"]
+    assert dev[manifest.best_step // 2]["mean_ndcg@10"] == manifest.dev
     pools = load_cross_encoder_data(done).dev[0]
     assert score_run(pools.collection.qrels, reranked(done, pools)).aggregate["ndcg@10"] == pytest.approx(best)
 
@@ -281,9 +302,80 @@ def test_what_is_done_is_skipped_and_a_failed_upload_loses_nothing(
     assert "over BM25" in capsys.readouterr().out
 
 
+def of_one_length(data: CrossEncoderData) -> CrossEncoderData:
+    """The same lists with topics of two digits, so that sorting by length changes nothing."""
+
+    def padded(text: str) -> str:
+        return re.sub(r"topic(\d) ", r"topic0\1 ", text)
+
+    lists = tuple(
+        replace(one, query=padded(one.query), documents=tuple(map(padded, one.documents))) for one in data.lists.lists
+    )
+    return replace(data, lists=replace(data.lists, lists=lists))
+
+
+def their_training(training: CrossEncoderTraining, folder: Path) -> tuple[list[float], dict[str, Tensor]]:
+    """The losses and the last weights of the library's trainer, on the same lists from the same first weights."""
+    config = training.config
+    model = new_cross_encoder(config.model, training._base, config.seed, CPU)
+    loss = PListMLELoss(model, lambda_weight=PListMLELambdaWeight(), mini_batch_size=config.mini_batch_size)
+    columns = {
+        "query": [one.query for one in training.lists.lists],
+        "docs": [[*one.documents] for one in training.lists.lists],
+        "labels": [[*one.labels] for one in training.lists.lists],
+    }
+    given = CrossEncoderTrainingArguments(
+        output_dir=str(folder), max_steps=training.steps, per_device_train_batch_size=config.batch_size,
+        learning_rate=config.learning_rate, warmup_steps=config.warmup_ratio, weight_decay=config.weight_decay,
+        max_grad_norm=config.max_grad_norm, seed=config.seed, logging_steps=1, save_strategy="no", report_to=[],
+        use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = CrossEncoderTrainer(model=model, args=given, train_dataset=Dataset.from_dict(columns), loss=loss)
+    trainer.train()
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line], model.state_dict()
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_without_dropout_the_steps_are_those_of_the_librarys_trainer(
+    equal: bool, places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Over two epochs, and a warm-up that is no whole number of steps."""
+    encoder = shutil.copytree(places[0], tmp_path / "encoder")
+    none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    write_plain(encoder / "config.json", read_plain(encoder / "config.json") | none)
+    config = cross_encoder_config(encoder, places[1], tmp_path / "out", max_steps=12, eval_every=5, warmup_ratio=0.2)
+    data = load_cross_encoder_data(config)
+    training, losses = CrossEncoderTraining(config, of_one_length(data) if equal else data, CPU), list[float]()
+    ends = dict[str, Tensor]()
+
+    def on_step(step: int, facts: dict[str, Any]) -> None:
+        losses.append(facts["loss"])
+        ends.update({name: weight.clone() for name, weight in training._model.state_dict().items()})
+
+    training.run(on_step)
+    expected, weights = their_training(training, tmp_path / "theirs")
+    if equal:
+        assert losses == expected
+        assert all(torch.equal(ends[name], weight) for name, weight in weights.items())
+    assert losses == pytest.approx(expected, abs=1e-5)  # they are 1e-6 apart; another warm-up, 3e-2
+
+
+def test_a_cross_encoder_that_no_step_makes_better_keeps_its_start(places: tuple[Path, Path], tmp_path: Path) -> None:
+    settings = cross_encoder_config(*places, tmp_path, learning_rate=1e-30)
+    training = trained(settings)
+    found = training.fit()
+    assert (found.start, found.best_step) == (found.dev, 0)
+    assert training.choice == f"best on dev after step 0: {100 * found.start:.2f} -> {100 * found.dev:.2f}"
+    start = new_cross_encoder(settings.model, places[0], settings.seed, CPU).state_dict()
+    saved = load_cross_encoder(training.checkpoint_dir, CPU).state_dict()
+    assert all(torch.equal(saved[name], weight) for name, weight in start.items())
+
+
 def test_a_loss_that_is_not_finite_stops_and_names_the_queries(places: tuple[Path, Path], tmp_path: Path) -> None:
     training = trained(cross_encoder_config(*places, tmp_path, learning_rate=1e30, eval_every=100))
-    with pytest.raises(DataError, match=r"the loss of the queries 'train\d\d', .* is (nan|inf); lower learning_rate"):
+    with pytest.raises(
+        DataError, match=r"seed 3, step 2: the weights overflow; its queries are 'train\d\d', .*; lower learning_rate"
+    ):
         training.fit()
     assert not training.checkpoint_dir.exists()
 

@@ -33,6 +33,7 @@ from unimoe.experiment.training_job import train_by_worker
 from unimoe.models.batched import BatchedDecoder
 from unimoe.models.checkpoint import ADAPTER_FILE, MANIFEST, read_checkpoint
 from unimoe.models.loader import ModelLoader
+from unimoe.results import TrainingBudget
 from unimoe.results.logs import read_conflict_logs, read_logs
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
 from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
@@ -145,12 +146,31 @@ def test_a_finished_training_loads_no_model_and_another_is_refused_by_its_first_
 
 
 def test_the_best_on_dev_stands_beside_the_last(trained_in: Callable[..., Path]) -> None:
-    last = trained_in("out", "training.evaluate_every=2", score_on_dev=scripted([0.1, 0.3, 0.2]))
-    assert [line["dev_score"] for line in log(last, "dev.jsonl")] == [0.1, 0.3, 0.2]
+    last = trained_in("out", "training.evaluate_every=2", score_on_dev=scripted([0.0, 0.1, 0.3, 0.2]))
+    assert [(line["step"], line["dev_score"]) for line in log(last, "dev.jsonl")] == [
+        (0, 0),
+        (2, 0.1),
+        (4, 0.3),
+        (6, 0.2),
+    ]
     found = [read_checkpoint(folder) for folder in (last, last.with_name("checkpoint-best"))]
     seen = [(one.which, one.training.steps, one.training.ranking_examples) for one in found]
     assert seen == [("last", 6, 12), ("best", 4, 8)]
     assert found[0].adapter_hash != found[1].adapter_hash
+
+
+def test_an_arm_that_no_step_makes_better_keeps_its_start(trained_in: Callable[..., Path]) -> None:
+    last = trained_in("out", "training.evaluate_every=3", score_on_dev=scripted([0.4, 0.3, 0.4]))
+    best = last.with_name("checkpoint-best")
+    assert read_checkpoint(best).training == TrainingBudget(steps=0, ranking_examples=0, embedding_examples=0, tokens=0)
+    ends = [load_file(folder / ADAPTER_FILE) for folder in (best, last)]
+    assert [any(bool(end[name].any()) for name in end if "lora_B" in name) for end in ends] == [False, True]
+
+
+def test_a_start_counts_for_patience(trained_in: Callable[..., Path]) -> None:
+    options = ("training.evaluate_every=1", "training.patience=2")
+    last = trained_in("out", *options, score_on_dev=scripted([0.4, 0.3, 0.2]))
+    assert read_checkpoint(last).training.steps == 2
 
 
 @pytest.mark.parametrize(("arm", "tasks"), [("rank_only_r8", ["reranking"]), ("joint_r8", ["reranking", "embedding"])])
@@ -201,20 +221,37 @@ def test_activation_checkpointing_ends_with_the_same_weights(
 
 
 def test_a_loss_that_is_not_finite_names_step_and_queries_and_keeps_what_was_saved(
-    experiment: Experiment, data: TrainingData, trained_in: Callable[..., Path], tmp_path: Path
+    experiment: Experiment, data: TrainingData, tmp_path: Path
 ) -> None:
-    options = ("save_every=1", "evaluate_every=1", "schedule=constant", "warmup_steps=0")
-    diverging = (*(f"training.{option}" for option in options), "arms.rank_only_r8.learning_rate=1e30")
-    with pytest.raises(DataError, match=r"rank_only_r8, seed 0, step (\d): the .* is (nan|inf|-inf); its") as caught:
-        trained_in("out", *diverging, score_on_dev=scripted([0.5] * 6))
-    known = data.ranking(ModelLoader(experiment, CPU, torch.float32).zero_shot()).query_ids
+    here = changed(experiment, tmp_path, "training.save_every=1", "training.evaluate_every=1")
+    loader = ModelLoader(here, CPU, torch.float32)
+    training = ArmTraining(here, "rank_only_r8", 0, loader, data, scripted([0.4, *[0.5] * 6]))
+
+    def spoil(step: int, _: object) -> None:
+        if step == 2:
+            next(iter(training._weights.values())).data.fill_(float("nan"))
+
+    with pytest.raises(DataError, match=r"rank_only_r8, seed 0, step 3: the loss is nan; its") as caught:
+        training.run(spoil)
+    known = data.ranking(loader.zero_shot()).query_ids
     named = str(caught.value).partition("its queries are ")[2].partition(";")[0].split(", ")
     assert len(named) == 2
     assert set(named) <= set(known)
-    folder = tmp_path / "out" / "rank_only_r8" / "seed_0"
-    assert (folder / "state.safetensors").exists()
-    assert read_checkpoint(folder / "checkpoint-best").training.steps == 1
-    assert not (folder / "checkpoint").exists()
+    assert training.state.path.exists()
+    assert read_checkpoint(training.best).training.steps == 1
+    assert not training.last.exists()
+
+
+DIVERGING = ("training.schedule=constant", "training.warmup_steps=0", "arms.rank_only_r8.learning_rate=1e30")
+
+
+@pytest.mark.parametrize("steps", [1, 3])  # a last step is followed by no loss that would show it
+def test_a_rate_beyond_reason_ends_an_arm_with_a_word(
+    trained_in: Callable[..., Path], tmp_path: Path, steps: int
+) -> None:
+    with pytest.raises(DataError, match=r"step 1: the weights overflow; its queries are .*; lower the arm's learning_"):
+        trained_in("out", f"training.steps={steps}", *DIVERGING)
+    assert not [*tmp_path.rglob("adapter_model.safetensors")]
 
 
 def test_tensorboard_holds_what_the_log_holds_and_wandb_needs_no_network(
@@ -232,7 +269,7 @@ def test_tensorboard_holds_what_the_log_holds_and_wandb_needs_no_network(
     events.Reload()
     shown = {event.step: event.value for event in events.Scalars("loss")}
     assert shown == pytest.approx({line["step"]: line["loss"] for line in log(last)}, rel=1e-6)
-    assert [event.step for event in events.Scalars("dev_score")] == [3, 6]
+    assert [event.step for event in events.Scalars("dev_score")] == [0, 3, 6]
     runs = [path.read_bytes() for path in (logs / "wandb").glob("offline-run-*/*.wandb")]
     assert any(b"ranking_loss" in run for run in runs)
 
@@ -411,3 +448,37 @@ def test_a_killed_training_ends_where_an_undisturbed_one_does(kind: str, of_all:
         lines = [(t.state.logs / name).read_text("utf-8").splitlines() for t in (resumed, whole)]
         for line, other in zip(*lines, strict=True):
             assert_close(json.loads(line), json.loads(other))
+
+
+@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.parametrize(
+    ("make", "changes", "words"),
+    [
+        ("biencoder", {"learning_rate": 1e30}, "biencoder, seed 0, step 1: the weights overflow in the batch of"),
+        ("biencoder", {"learning_rate": 1e30, "freeze_base": True}, "step 1: the weights overflow in the batch of"),
+        ("cross_encoder", {"learning_rate": 1e30, "max_steps": 1, "warmup_ratio": 0.0}, "step 1: the weights overflow"),
+        ("translator", {"learning_rate": 1e30, "model": "mlp1"}, "mlp1, seed 0, epoch 1, batch 1: the weights overf"),
+        ("translator", {"learning_rate": 1e30, "model": "ridge_adapter"}, "epoch 1, batch 1: the weights overflow"),
+    ],
+)
+def test_a_rate_beyond_reason_ends_every_training_with_its_step_and_a_remedy(
+    make: str, changes: dict[str, Any], words: str, of_all: Path, tmp_path: Path
+) -> None:
+    makers: dict[str, Make] = {"biencoder": biencoder, "cross_encoder": cross_encoder, "translator": translator}
+    training = partial(makers[make], **changes)(of_all, tmp_path)
+    with pytest.raises(DataError, match=rf"{words}.* lower learning_rate"):
+        training.run()
+    assert not training.is_finished()
+
+
+@pytest.mark.usefixtures("tmp_cache")
+def test_scores_on_dev_that_training_made_all_equal_are_no_score(of_all: Path, tmp_path: Path) -> None:
+    training = cross_encoder(of_all, tmp_path)
+    assert isinstance(training, CrossEncoderTraining)
+
+    def flatten(step: int, _: object) -> None:
+        for weight in training._model.parameters():
+            weight.data.zero_()
+
+    with pytest.raises(DataError, match=r"seed_3: after step 2 all scores on dev are equal; lower learning_rate"):
+        training.run(flatten)

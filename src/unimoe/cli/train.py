@@ -56,7 +56,7 @@ def train(
 
     A stopped training continues when you run the command again, and a finished one is kept: delete its folder to
     start over. Under torchrun or accelerate launch the processes share each batch. With training.evaluate_every, the
-    folder checkpoint-best keeps the checkpoint that is best on dev.
+    folder checkpoint-best keeps the checkpoint that is best on dev, that before training where no step is better.
     """
     from unimoe.config.files import load_experiment
 
@@ -86,4 +86,5 @@ def train(
             use_threads(threads)
             training = ArmTraining(experiment, arm, seed, loader, data, DevEvaluation(experiment, arm), processes)
             training.run(on_step)
+            step.outcome = ", ".join(filter(None, (step.outcome, training.choice)))
     stdout.print(str(training.last), soft_wrap=True)

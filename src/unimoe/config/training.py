@@ -162,9 +162,10 @@ class TrainingConfig(Section):
         accumulation_steps: batches of one optimizer step. InfoNCE takes negatives from its own batch only.
         activation_checkpointing: recompute activations in the backward pass: less memory, a third more time.
         save_every: steps between saved training states; a killed run loses at most these.
-        evaluate_every: steps between evaluations on dev, and one at the end, which keep ``checkpoint-best``;
-            null for none.
-        patience: stop after this many evaluations without a better score; null for never.
+        evaluate_every: steps between evaluations on dev, which keep ``checkpoint-best``, with one before training and
+            one at the end; null for none.
+        patience: stop after this many evaluations without a better score, that before training included; null for
+            never.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
         split: the split whose queries train.
         drop_shared: leave out of training what dev or the reported queries have too, by text, instead of refusing it.

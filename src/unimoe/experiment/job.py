@@ -210,7 +210,8 @@ class ExperimentRun:
                 losses = train_here(training, lambda: step.advance(1))
             step.was_done, step.outcome = not losses, "already done"
             if losses:
-                step.outcome = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+                loss = f"loss {losses[0]:.3f} -> {losses[-1]:.3f}"
+                step.outcome = ", ".join(filter(None, (loss, training.choice)))
         del training
         release_memory()
         return judged_checkpoint(self.experiment, arm, seed)

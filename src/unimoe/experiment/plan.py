@@ -238,7 +238,7 @@ def _training_seconds(experiment: Experiment, paces: Paces, tasks: Sequence[ArmT
         times = sum(1 + conflicts * (task == "joint") for task in tasks if kind in _kinds(task))
         pace = Pace(pace.own) if later else pace
         seconds += pace.passes(batch * training.steps * training.accumulation_steps, times, _set_size(experiment, kind))
-    rounds = math.ceil(training.steps / training.evaluate_every) if training.evaluate_every else 0
+    rounds = 1 + math.ceil(training.steps / training.evaluate_every) if training.evaluate_every else 0
     ranks, embeds = (sum(task != but for task in tasks) for but in ("emb_only", "rank_only"))
     texts = (dev.pool or paces.documents) + dev.queries
     return seconds + rounds * (paces.rerank.own * ranks * dev.queries * dev.depth + paces.embed.own * embeds * texts)

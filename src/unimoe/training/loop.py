@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from unimoe.core.console import Step
+from unimoe.core.errors import DataError
 from unimoe.core.planning import Job
+from unimoe.core.trec import Run
 from unimoe.training.run_state import LogStep, Parts, Progress, RunState
 
 StepFacts = dict[str, Any]
@@ -138,13 +140,32 @@ class Training(ABC):
             if self._is_done():  # another process has trained it since
                 return
             self.prepare()
-            self._begin()
+            start = self._begin()
             with self.state.tracked(self.progress.step) as show:
+                if start:
+                    show(0, _numbers(start))
                 while not self.is_over:
                     self._advance(show, on_step)
             self.finish()
             self.state.processes.wait()  # all processes wait for what the leader writes
             self.state.delete()
+
+    def refuse_equal(self, run: Run) -> None:
+        """Refuse scores on dev that training has made all equal, which the ids of documents would rank."""
+        values = {score for scores in run.values() for score in scores.values()}
+        if self.progress.step and len(values) == 1 and any(len(scores) > 1 for scores in run.values()):
+            raise DataError(
+                f"{self.state.folder}: after step {self.progress.step} all scores on dev are equal; lower learning_rate"
+            )
+
+    @property
+    def choice(self) -> str:
+        """When the model was best on dev, and how much better than before training; empty without evaluations."""
+        found = self.progress
+        if found.best_score is None:
+            return ""
+        start = "" if found.start is None else f"{100 * found.start:.2f} -> "
+        return f"best on dev after step {found.best_step}: {start}{100 * found.best_score:.2f}"
 
     @property
     def evaluations(self) -> int:
@@ -194,18 +215,22 @@ class Training(ABC):
         self.state.delete()  # a kill may have left it beside the last output
         return True
 
-    def _begin(self) -> None:
-        """Restore the saved state, or score the untrained model where that is wanted."""
-        saved = self.state.load()
+    def _begin(self) -> StepFacts:
+        """Restore the saved state, or score the untrained model where that is wanted; return the facts about it."""
+        saved, start = self.state.load(), StepFacts()
         if saved is not None:
             self.progress, parts = saved
             self.load_parts(parts)
         elif self._scores_start:
-            self.progress.start, _ = self.score_on_dev()
+            self.progress.start, start = self.score_on_dev()
             self.progress.note(self.progress.start)
             self.keep_best()
         self.state.processes.wait()  # all have read before the leader writes
-        self.state.cut_logs(self.progress.step)
+        # Without a saved state a killed run may have left its line about the start, which is scored again.
+        self.state.cut_logs(-1 if saved is None else self.progress.step)
+        if start and self.dev_log != self.step_log:  # a line of the steps' log is about a step
+            self.state.log({"step": 0, **start}, self.dev_log)
+        return start
 
     def _advance(self, show: LogStep, on_step: OnStep | None) -> None:
         """Take a step, and do what is due after it."""

@@ -6,7 +6,7 @@ The optimizer is AdamW on float32 master copies of weights that compute in a sma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -297,6 +297,16 @@ class MasterAdamW:
     def _copy_back(self) -> None:
         for name, weight in self._weights.items():
             weight.copy_(self.masters[name])
+
+
+def overflow(weights: Iterable[Tensor]) -> bool:
+    """Return whether weights are not finite, or so large that the lengths of what they make are not.
+
+    A squared length of two such vectors is above float32's largest number: a cosine is then 0, and equal scores that
+    look finite would be ranked by the ids of documents.
+    """
+    length = float(nn.utils.get_total_norm([weight.detach() for weight in weights]))
+    return not length <= torch.finfo(torch.float32).max ** 0.25
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

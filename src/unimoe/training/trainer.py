@@ -44,7 +44,7 @@ from unimoe.training.gradients import ArmGradients, arm_batches
 from unimoe.training.loop import StepFacts, Training
 from unimoe.training.model_card import base_on_hub, model_card
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import MasterAdamW, learning_rates
+from unimoe.training.steps import MasterAdamW, learning_rates, overflow
 
 
 class DevScorer(Protocol):
@@ -79,12 +79,12 @@ class ArmTraining(Training):
         seed: initialises the adapters and orders the batches.
         loader: of the base model, whose frozen layers other arms and seeds share.
         data: the training examples.
-        score_on_dev: evaluates the model every ``training.evaluate_every`` steps.
+        score_on_dev: evaluates the model before training and every ``training.evaluate_every`` steps.
         processes: those that share the batches.
 
     Attributes:
         last: the folder of the last checkpoint.
-        best: that of the checkpoint with the highest score on dev.
+        best: that of the checkpoint with the highest score on dev, of step 0 until there is a better one.
     """
 
     dev_log: ClassVar[str] = "dev"
@@ -115,6 +115,7 @@ class ArmTraining(Training):
             dev_every=training.evaluate_every,
             save_every=training.save_every,
             patience=training.patience,
+            scores_start=training.evaluate_every is not None,
         )
 
     @property
@@ -146,7 +147,7 @@ class ArmTraining(Training):
         """Add the adapters and load the examples."""
         config, training, loader = self.experiment, self._training, self.loader
         self._peft, self._model = model_in_training(config, loader.fresh_base(), self.seed, loader.frozen_layers)
-        weights = adapter_parameters(self._peft)
+        self._weights = weights = adapter_parameters(self._peft)
         self._optimizer = MasterAdamW(weights, training.weight_decay)
         peak = self._arm_config.learning_rate
         self._rates = learning_rates(training.steps, training.warmup, peak, training.schedule)
@@ -166,6 +167,8 @@ class ArmTraining(Training):
         norm = self._optimizer.step(self._rates[number], training.max_grad_norm)
         if not math.isfinite(norm):
             self._stop(number, f"the gradient's norm is {norm}", list(found.losses))
+        if overflow(self._weights.values()):
+            self._stop(number, "the weights overflow", list(found.losses))
         self._gradients.aggregation.learn(found.losses)
         self.progress.count("tokens", found.tokens)
         return {
@@ -193,7 +196,7 @@ class ArmTraining(Training):
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
-        if self.progress.best_step:
+        if self.progress.best_score is not None:
             self._refuse_other(self.best)
         self._optimizer.load_state(parts["optimizer"])
         self._gradients.aggregation.load_state(parts.get("aggregation", {}))

@@ -68,12 +68,18 @@ class Counting(Training):
         write_json(self.outputs[0], {"value": float(self.value), "best": self.best})
 
 
+class Apart(Counting):
+    """The scores have a log of their own."""
+
+    dev_log = "dev"
+
+
 def state_in(folder: Path, settings: Mapping[str, Any]) -> RunState:
     return RunState(folder, settings, hash_json(dict(settings)))
 
 
-def lines(training: Training) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (training.state.logs / "train.jsonl").read_text("utf-8").splitlines()]
+def lines(training: Training, log: str = "train") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (training.state.logs / f"{log}.jsonl").read_text("utf-8").splitlines()]
 
 
 def written(training: Counting) -> dict[str, float]:
@@ -97,6 +103,21 @@ def test_the_last_step_is_scored_too_and_the_first_of_the_best_is_kept(tmp_path:
     assert written(training) == {"value": 6, "best": 4}
     assert (training.progress.start, training.progress.best_score, training.progress.best_step) == (0.1, 0.3, 4)
     assert [line.get("val") for line in lines(training)] == [None, None, None, 0.3, None, 0.3]
+
+
+@pytest.mark.parametrize("killed", [1, 2, 3])
+def test_a_start_that_no_step_beats_is_kept_and_has_one_line_whenever_the_training_is_killed(
+    tmp_path: Path, killed: int
+) -> None:
+    options: dict[str, Any] = {"dev_every": 3, "save_every": 2, "scores_start": True}
+    scores = [0.4, 0, 0, 0.3, 0, 0, 0.4]
+    with pytest.raises(KilledError):
+        Apart(tmp_path, scores, **options).run(kill_after(killed))
+    training = Apart(tmp_path, scores, **options)
+    training.run()
+    assert written(training) == {"value": 6, "best": 0}
+    assert [(line["step"], line["val"]) for line in lines(training, "dev")] == [(0, 0.4), (3, 0.3), (6, 0.4)]
+    assert (training.progress.start, training.progress.best_step, training.progress.waited) == (0.4, 0, 2)
 
 
 @pytest.mark.parametrize("killed", [None, 2, 3])

@@ -138,7 +138,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
             "emb_only": whole.embedding.pairs_per_step / few.training.embedding.pairs_per_step,
         }
         step = whole.accumulation_steps * ratios.get(task, max(ratios.values()))
-        scored = math.ceil(whole.steps / (whole.evaluate_every or whole.steps))
+        scored = 1 + math.ceil(whole.steps / (whole.evaluate_every or whole.steps))
         ratio = _work(task, whole.dev, len(queries.corpus)) / _work(task, dev)
         return Sample(training, whole.steps, scored, self.test_to_dev(training), step, ratio)
 
@@ -147,10 +147,10 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         return super().decides_time(config) | {"arm": config.arm and config.arm.task}
 
     def dev(self, training: ArmTraining) -> dict[str, float]:
-        """Return the best mean of the tasks' nDCG@10 on dev, and its step."""
-        lines = read_bytes(training.state.logs / "dev.jsonl").splitlines()
-        best = max(map(json.loads, lines), key=lambda line: (line["dev_score"], -line["step"]))
-        return {"val": best["dev_score"], "best": best["step"]}
+        """Return the mean of the tasks' nDCG@10 on dev before training and at its best, and the best step."""
+        start, *later = map(json.loads, read_bytes(training.state.logs / "dev.jsonl").splitlines())
+        best = max((start, *later), key=lambda line: (line["dev_score"], -line["step"]))
+        return {"val": best["dev_score"], "start": start["dev_score"], "best": best["step"]}
 
     def test(self, training: ArmTraining, arm: str, advance: Advance) -> float:
         """Rerank and embed the test sets with the checkpoint that is best on dev; return the mean over all of them."""

@@ -42,7 +42,7 @@ from unimoe.studies.common.trained_model import MANIFEST
 from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.losses.formulas import info_nce
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import backward_in_parts, learning_rates, optimizer_tensors, restore_optimizer
+from unimoe.training.steps import backward_in_parts, learning_rates, optimizer_tensors, overflow, restore_optimizer
 
 _WITHOUT_EFFECT = {"save_every", "tracking", "output_dir", "caveats"}
 _CHUNKS = 10_000  # more than a batch has: each chunk of each step draws its own dropout
@@ -180,10 +180,12 @@ class BiEncoderTrainer(Training):
         losses = [self._backward(batch, place, len(batches)) for place, batch in enumerate(batches)]
         norm = float(nn.utils.clip_grad_norm_(self._weights.values(), config.max_grad_norm))
         if not math.isfinite(norm):
-            self._refuse_not_finite("gradient's norm", norm, batches)
+            self._refuse(f"the gradient's norm is {norm}", batches)
         rate = self._optimizer.param_groups[0]["lr"] = self._rates[number]
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if overflow(self._weights.values()):
+            self._refuse("the weights overflow", batches)
         seen = {name: self.progress.extra.get(name, 0) for name in ("pairs", "tokens")}
         return {"epoch": epoch + 1, "loss": sum(losses) / len(losses), "lr": rate, "grad_norm": norm, **seen}
 
@@ -203,7 +205,7 @@ class BiEncoderTrainer(Training):
             seed=((config.seed * 1_000_003 + self.progress.step) * config.accumulation + number) * _CHUNKS,
         )
         if not math.isfinite(loss):
-            self._refuse_not_finite("loss", loss, [batch])
+            self._refuse(f"the loss is {loss}", [batch])
         self.progress.count("pairs", len(batch.queries))
         if not config.freeze_base:  # whose texts are read once, before the training
             self.progress.count("tokens", sum(map(len, [*inputs[0], *inputs[1]])))
@@ -213,6 +215,7 @@ class BiEncoderTrainer(Training):
         """Return the metric on dev, with the search and the measures of evaluation."""
         metric, dev = self.config.dev.metric, self.dev
         run = self.model.search(dev.queries, dev, max(_DEPTH, parse_metric(metric).cutoff or 0))
+        self.refuse_equal(run)
         value = score_run(dev.qrels, run, [metric], dev.relevance_level).aggregate[metric]
         return value, {"val": value}
 
@@ -224,10 +227,10 @@ class BiEncoderTrainer(Training):
         """Write the last checkpoint."""
         self._save(self.last_dir, "last")
 
-    def _refuse_not_finite(self, what: str, value: float, batches: Sequence[PairBatch]) -> NoReturn:
+    def _refuse(self, what: str, batches: Sequence[PairBatch]) -> NoReturn:
         ids = [self.pairs.query_ids[place] for batch in batches for place in batch.queries]
         raise DataError(
-            f"{self.config.arm}, seed {self.config.seed}, step {self.progress.step + 1}: the {what} is {value} in the "
+            f"{self.config.arm}, seed {self.config.seed}, step {self.progress.step + 1}: {what} in the "
             f"batch of the queries {first_few(ids)}; lower learning_rate, or set precision to float32; the best "
             f"checkpoint so far is {self.best_dir}"
         )

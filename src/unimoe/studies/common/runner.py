@@ -205,6 +205,8 @@ class StudyRunner:
                     training = self.family.training(config, arm)
                     training.run_with_bar(step)
                     values.append(self.family.test(training, arm, step.advance))
+                    if not chosen[arm].tried:
+                        chosen[arm].reported.append(self.family.dev(training))
                 step.outcome = f"test {100 * sum(values) / len(values):.2f}"
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -211,12 +211,19 @@ class Setting:
 class ChosenSetting:
     """The setting of an arm that was best on dev, with the whole configuration.
 
-    ``tried`` is what each setting of the arm was like on dev, empty where there was nothing to choose.
+    ``tried`` is what each setting of the arm was like on dev, empty where there was nothing to choose. ``reported`` is
+    what the trainings of the chosen one were like there, as they are finished.
     """
 
     setting: Setting
     config: Any
     tried: dict[str, dict[str, float]]
+    reported: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def on_dev(self) -> list[dict[str, float]]:
+        """What the table shows of dev: the run that chose the setting, or all trainings where nothing was chosen."""
+        return [self.tried[self.setting.name]] if self.tried else self.reported
 
 
 def load_study(path: Path, overrides: Sequence[str] = (), options: Mapping[str, Any] | None = None) -> Study:

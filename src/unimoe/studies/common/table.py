@@ -83,13 +83,16 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
     rows = []
     for place, name in enumerate(names):
         own = chosen.get(name)
-        dev = [100.0 * own.tried[own.setting.name]["val"]] if own and own.tried else []
+        dev = own.on_dev if own else []
+        gains = [100.0 * (one["val"] - one["start"]) for one in dev if "start" in one]
         interval = (f"{100.0 * end:.1f}" for end in estimate_of_mean(main[name]).interval or ())
         rows.append(
             (
                 Cell(name),
                 Cell.count(len(results.seeds(name, key)) or None),
-                Cell.mean(dev),
+                Cell.mean([100.0 * one["start"] for one in dev if "start" in one]),
+                Cell.mean([100.0 * one["val"] for one in dev]),
+                Cell.signed(sum(gains) / len(gains) if gains else None),
                 *(means[metric][place] for metric in family.metrics),
                 Cell(" to ".join(interval) or ABSENT),
                 *(cell for other in baselines for cell in found.get((name, other), NO_DIFFERENCE)),
@@ -97,7 +100,7 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
                 Cell(own.setting.name if own and own.setting.name else ABSENT),
             )
         )
-    columns = ["arm", "seeds", "dev", *map(metric_name, family.metrics), "95 % interval"]
+    columns = ["arm", "seeds", "start", "dev", "gain", *map(metric_name, family.metrics), "95 % interval"]
     for place, other in enumerate(baselines):
         columns += [f"vs {other}", "interval" + " " * place, "p" + " " * place]
     of_task = [task] if any(not other.startswith(f"{task}/") for other in family.keys) else []
@@ -110,9 +113,10 @@ def study_table(family: Family[Any, Any], results: Results, chosen: Mapping[str,
         columns=(*columns, *extra, "setting"),
         groups=(RowGroup("", tuple(rows)),),
         notes=(
-            "Scores x 100, mean over seeds ± SD; dev: the chosen setting's one tuning run, chosen by it. The interval "
-            f"is that of {metric}, for other seeds and other queries (queries alone where there are not several "
-            "seeds).",
+            "Scores x 100, mean over seeds ± SD. start, dev, gain: on dev before training, at the best step, and their "
+            "difference; of the chosen setting's one tuning run, chosen by it, or of all trainings where there was one "
+            f"setting. The interval is that of {metric}, for other seeds and other queries (queries alone where there "
+            "are not several seeds).",
             *([TESTED] if baselines else []),
             *family.notes(),
             *(f"{name}: {arm.description}." for name, arm in study.arms.items() if arm.description and name in names),

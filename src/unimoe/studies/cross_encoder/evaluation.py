@@ -97,7 +97,8 @@ def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: 
     with steps.step(f"{config.arm}, seed {config.seed}: {config.loss.name}", training.steps) as step:
         training.run_with_bar(step)
         manifest = training.fit()
-        step.outcome = f"nDCG@10 on dev {100 * manifest.dev:.2f}"
+        change = f"{100 * manifest.start:.2f} -> {100 * manifest.dev:.2f}"
+        step.outcome = f"nDCG@10 on dev {change} (best after step {manifest.best_step})"
     for pools in data.test:
         with steps.step(f"reranking {pools.dataset}", pools.pairs) as step:
             before = report_first_stage(config, pools, given, manifest.config).aggregate

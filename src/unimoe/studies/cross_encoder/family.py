@@ -79,9 +79,9 @@ class CrossEncoderFamily(Family[CrossEncoderConfig, CrossEncoderTraining]):
         return config.model_copy(update={"arm": arm, "name": self.study.name})
 
     def dev(self, training: CrossEncoderTraining) -> dict[str, float]:
-        """Return the mean nDCG@10 on dev."""
-        manifest = training.fit()
-        return {"val": manifest.dev, "seconds": manifest.seconds}
+        """Return the mean nDCG@10 on dev before training and at its best step."""
+        found = training.fit()
+        return {"val": found.dev, "start": found.start, "best": found.best_step, "seconds": found.seconds}
 
     def test(self, training: CrossEncoderTraining, arm: str, advance: Advance) -> float:
         """Rerank the test sets."""

@@ -1,6 +1,8 @@
 """Trains a cross-encoder on lists of documents, and writes a folder of sentence-transformers with a manifest.
 
-The steps are those of sentence-transformers' own trainer to the bit: its order of batches, AdamW, and schedule.
+Without dropout the steps are those of sentence-transformers' own trainer: its order of batches, AdamW, and schedule.
+They are equal to the bit where all pairs have one length. Others are sorted by it, so that little is padded, which
+rounds otherwise; and dropout, which draws by place, drops other units.
 
 A new one is an encoder that reads query and document together, with one output. sentence-transformers makes and trains
 it; this file finds the weights, seeds the head, and refuses bad bases.
@@ -8,9 +10,10 @@ it; this file finds the weights, seeds the head, and refuses bad bases.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +35,7 @@ from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.losses.listwise import ListwiseLoss
 from unimoe.training.losses.sampled import generator_of
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import optimizer_tensors, restore_optimizer
+from unimoe.training.steps import optimizer_tensors, overflow, restore_optimizer
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -45,12 +48,16 @@ class CrossEncoderManifest(TrainedModel):
     """The manifest of a trained cross-encoder.
 
     Attributes:
-        dev: mean nDCG@10 on dev.
+        start: mean nDCG@10 on dev before training; a new head is random, and so is its order.
+        dev: mean nDCG@10 on dev at the best step.
+        best_step: the steps taken until then; 0 where none is better than the start.
         seconds: of the steps, those before a kill included up to the state that was resumed.
     """
 
     manifest_version: Literal[1] = 1
+    start: float
     dev: float
+    best_step: int
     seconds: float
 
 
@@ -81,6 +88,7 @@ class CrossEncoderTraining(Training):
             config.max_steps or max(1, round(config.epochs * self._per_epoch)),
             dev_every=config.eval_every,
             save_every=config.eval_every,
+            scores_start=True,
         )
 
     @property
@@ -119,7 +127,7 @@ class CrossEncoderTraining(Training):
             for kind in (True, False)
         ]  # fmt: skip
         self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
-        warmup = round(config.warmup_ratio * self.steps)
+        warmup = math.ceil(config.warmup_ratio * self.steps)
         schedule = get_linear_schedule_with_warmup(self._optimizer, warmup, self.steps)  # type: ignore[no-untyped-call]
         self._rate_at = schedule.lr_lambdas[0]
         self._epoch, self._order = -1, list[int]()
@@ -142,14 +150,25 @@ class CrossEncoderTraining(Training):
         self._model.train()
         loss = self._loss(number, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._model.parameters(), config.max_grad_norm)
+        norm = float(nn.utils.clip_grad_norm_(self._model.parameters(), config.max_grad_norm))
+        if not math.isfinite(norm):
+            self._refuse(number, f"the gradient's norm is {norm}", batch)
         rate = config.learning_rate * self._rate_at(number)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
+        if overflow(self._model.parameters()):
+            self._refuse(number, "the weights overflow", batch)
         self.progress.count("lists", len(batch))
-        return {"loss": float(loss.detach()), "lr": rate, "grad_norm": float(norm) if norm.isfinite() else None}
+        return {"loss": float(loss.detach()), "lr": rate, "grad_norm": norm}
+
+    def _refuse(self, number: int, what: str, batch: Sequence[LabelledList]) -> NoReturn:
+        raise DataError(
+            f"{self.config.arm}, seed {self.config.seed}, step {number + 1}: {what}; its queries are "
+            f"{first_few([repr(one.query_id) for one in batch])}; lower learning_rate, or set dtype to float32; what "
+            "was saved before is kept"
+        )
 
     def _loss(self, number: int, batch: Sequence[LabelledList]) -> Tensor:
         """Return the loss of a step's lists; its random numbers depend on seed and step alone."""
@@ -161,11 +180,7 @@ class CrossEncoderTraining(Training):
             lists = scores.split([len(one.documents) for one in batch])  # type: ignore[no-untyped-call]
             loss: Tensor = loss_of(lists, labels, number / max(1, self.steps - 1))
         if not loss.isfinite():
-            names = first_few([repr(one.query_id) for one in batch])
-            raise DataError(
-                f"the loss of the queries {names} is {float(loss.detach())}; lower learning_rate, or set "
-                "dtype to float32; what was saved before is kept"
-            )
+            self._refuse(number, f"the loss is {float(loss.detach())}", batch)
         return loss
 
     def _scores(self, pairs: Sequence[tuple[str, str]], queries: int) -> Tensor:
@@ -190,9 +205,11 @@ class CrossEncoderTraining(Training):
         for data in self._dev:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
                 run, _ = rerank_run(reranker, data.collection, data.candidates)
+            self.refuse_equal(run)
             scores = score_run(data.collection.qrels, run, _METRICS, data.collection.relevance_level).aggregate
             found |= {f"{data.name}_{metric}": scores[metric] for metric in _METRICS}
-        _begin_loader()
+        if self.progress.step:  # the library's trainer scores no start
+            _begin_loader()
         mean = sum(found[f"{data.name}_ndcg@10"] for data in self._dev) / len(self._dev)
         return mean, {**found, "mean_ndcg@10": mean}
 
@@ -215,7 +232,7 @@ class CrossEncoderTraining(Training):
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
         self._model.load_state_dict(parts["weights"])
-        self._best = dict(parts.get("best", {}))  # none before the first evaluation
+        self._best = dict(parts["best"])
         restore_optimizer(self._optimizer, parts["optimizer"])
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"] and self.device.type == "cuda":
@@ -239,7 +256,9 @@ class CrossEncoderTraining(Training):
                 which="best",
                 base_model=self._identity,
                 fingerprint=self.state.fingerprint,
+                start=progress.start,
                 dev=progress.best_score,
+                best_step=progress.best_step,
                 training=TrainingBudget(
                     steps=progress.step,
                     ranking_examples=progress.extra["lists"],
@@ -276,7 +295,7 @@ def _determining(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begin_loader() -> None:
-    """Draw the number that a DataLoader draws at its beginning, so that dropout is that of the library's trainer."""
+    """Draw the number that a DataLoader draws at its beginning, as the library's trainer does."""
     torch.empty((), dtype=torch.int64).random_()
 
 

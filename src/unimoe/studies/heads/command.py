@@ -59,7 +59,8 @@ def train_head(
 
 
 def _train(config: TrainConfig, *, test: bool) -> None:
-    """Train one head and print nDCG on dev and train, and on test where asked."""
+    """Train one head and print nDCG on dev and train, and on test where asked, beside what it has to beat."""
+    from unimoe.checks import lines
     from unimoe.core.console import Steps, stderr, stdout
     from unimoe.studies.heads.trainer import HeadTrainer, load_data
 
@@ -73,9 +74,12 @@ def _train(config: TrainConfig, *, test: bool) -> None:
     with Steps(1).step(f"{config.method} on {config.task}", config.num_steps) as step:
         found = trainer.train(lambda number, facts: step.advance(1), test=test)
         step.outcome = f"best on dev after step {found['best_step']:.0f}"
-    for split in ("val", "train", *(["test"] if test else [])):
+    for split, pools in {"val": data.dev, "train": data.train, **({"test": data.test} if test else {})}.items():
         name = f"{split}/ndcg@{config.ndcg_k}"
-        stdout.print(f"{name:<16}{found[name]:.4f}")
+        beside = ", ".join(f"{other} {score:.4f}" for other, score in trainer.baselines(pools).items())
+        stdout.print(f"{name:<16}{found[name]:.4f} ({beside})", soft_wrap=True)
+    for caveat in lines(data.splits.test.checks, "caveat"):
+        stdout.print(f"caveat: {caveat}", soft_wrap=True)
     stdout.print(f"{'head':<16}{trainer.head_path}", soft_wrap=True)
 
 

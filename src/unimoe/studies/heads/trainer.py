@@ -9,7 +9,8 @@ A resumed training takes the same steps as an undisturbed one, bit for bit on a 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
-from unimoe.metrics import DEFAULT_METRICS
+from unimoe.metrics import DEFAULT_METRICS, score_run
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.models.tensor_files import save_tensors
@@ -33,6 +34,10 @@ from unimoe.studies.heads.model import HEAD_FILE, evaluate_head, initial_weight,
 from unimoe.studies.heads.pools import PoolSet
 from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
+from unimoe.training.steps import overflow
+
+NOISE_ALONE = 2.0 / torch.finfo(torch.float32).eps
+"""A sigma of so many times what it perturbs leaves the noise alone: a sum of both rounds the rest away."""
 
 _WITHOUT_EFFECT = {"save_every", "tracking", "device", "output_dir"}
 
@@ -99,6 +104,23 @@ class HeadTrainer(Training):
         }
         return found | {name: facts[name] for name in ("best_step", "steps", "seconds")}
 
+    def baselines(self, pools: PoolSet) -> dict[str, float]:
+        """Return the main metric on pools of the head before training, the frozen encoder, and BM25 where it made them.
+
+        Of training pools BM25 has no order: positives that it did not find are in them.
+        """
+        metric, pools = main_metric(self.config), to_device(pools, self.device)
+        cosine = self.config.model_copy(update={"scoring": "cosine"})
+        encoder = torch.eye(pools.queries.shape[1], device=self.device)
+        found = {
+            "start": evaluate_head(self.initial(), pools, self.config, ()).aggregate[metric],
+            "encoder": evaluate_head(encoder, pools, cosine, ()).aggregate[metric],
+        }
+        if self.config.pools.source == "bm25" and pools.name != "train":
+            run = pools.run(-pools.ranks)
+            found["bm25"] = score_run(pools.qrels, run, [metric], pools.relevance_level).aggregate[metric]
+        return found
+
     def fit(self, on_step: OnStep | None = None) -> dict[str, float]:
         """Train unless that is done.
 
@@ -154,14 +176,14 @@ class HeadTrainer(Training):
 
     def step(self, number: int) -> StepFacts:
         """Take a step of the method."""
-        self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
-        if not bool(self._weight.isfinite().all()):
-            raise DataError(
-                f"{self.arm}, seed {self.config.seed}, step {number + 1}: a weight is not finite; lower learning_rate "
-                "or sigma"
-            )
+        try:
+            self._weight, facts = self._method.step(self._weight, self.train_pools.batch(self.batch(number)), number)
+            facts["loss"] = facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]
+            refuse_overflow(self.config, self._weight, facts)
+        except DataError as error:
+            raise DataError(f"{self.arm}, seed {self.config.seed}, step {number + 1}: {error}") from None
         self._weight_bytes = facts.get("weight_bytes", self._weight_bytes)
-        return {**facts, "loss": facts["loss"] if "loss" in facts else 1.0 - facts["fitness"]}
+        return {**facts}
 
     def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return the main metric on dev."""
@@ -208,6 +230,18 @@ class HeadTrainer(Training):
 
 EGGROLLTrainer = HeadTrainer
 """The original's name, from when evolution alone trained heads."""
+
+
+def refuse_overflow(config: TrainConfig, weight: Tensor, facts: Mapping[str, float]) -> None:
+    """Refuse a step after which scores would not be finite, or that noise alone decides."""
+    sigma = facts.get("sigma_relative", 0.0)
+    if not sigma <= NOISE_ALONE:
+        raise DataError(f"sigma is {sigma:.2g} times what it perturbs, of which float32 keeps nothing; lower sigma")
+    rate = "gradient_learning_rate" if config.method == "hybrid" and "sigma" not in facts else "learning_rate"
+    if not math.isfinite(facts["loss"]):
+        raise DataError(f"the loss is {facts['loss']}; lower {rate}, or raise temperature")
+    if overflow([weight]):
+        raise DataError(f"the weights overflow; lower {rate}")
 
 
 def make_method(config: TrainConfig, weight: Tensor, train: PoolSet) -> Method:

@@ -294,7 +294,8 @@ def test_the_config_says_what_is_impossible(settings: dict[str, Any], message: s
     ("settings", "value", "words"),
     [
         *(({"method": method}, 0.0, "sigma_is absolute") for method in ("eggroll", "score_es")),
-        *((ABSOLUTE | {"method": method}, torch.nan, "not finite") for method in ("eggroll", "score_es", "genetic")),
+        *((ABSOLUTE | {"method": method}, torch.nan, "not finite") for method in ("eggroll", "score_es")),
+        (ABSOLUTE | {"method": "genetic"}, torch.nan, "overflow"),
         (ABSOLUTE | {"scoring": "dot"}, torch.nan, "not finite"),
     ],
 )

@@ -202,9 +202,37 @@ def test_a_head_of_another_training_or_size_and_a_damaged_one_are_refused(
         load_head(tmp_path / "none.safetensors")
 
 
-def test_numbers_that_are_not_finite_are_refused(head: Head) -> None:
-    with pytest.raises(DataError, match=r"infonce, seed 0, step \d+: a weight is not finite; lower learning_rate"):
-        head(optimizer="sgd", learning_rate=1e38, scoring="dot").fit()
+OVERFLOWS = "the weights overflow; lower learning_rate"
+ALONE = r"sigma is 1e\+30 times what it perturbs, of which float32 keeps nothing; lower sigma"
+RECIPE = {"sigma_is": "absolute", "optimizer": "sgd", "seed_scale": True}
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "words"),
+    [
+        *((name, {"learning_rate": 1e30}, OVERFLOWS) for name in ("infonce", "pg_rank", "eggroll", "score_es")),
+        ("infonce", {"optimizer": "sgd", "learning_rate": 1e38, "scoring": "dot"}, OVERFLOWS),
+        ("infonce", {"temperature": 1e-38}, "the loss is (nan|inf); lower learning_rate, or raise temperature"),
+        ("hybrid", {"handoff": 2, "gradient_learning_rate": 1e30}, "overflow; lower gradient_learning_rate"),
+        *((name, {"sigma": 1e30}, ALONE) for name in ("eggroll", "score_es", "hybrid")),
+        ("eggroll", {"sigma": 1e30, "shaping_method": "rank", "scoring": "dot"}, ALONE),
+        ("eggroll", {"sigma": 1e30, "precision": "fp4", "grid": True}, ALONE),
+        ("eggroll", {"sigma": 1e30, **RECIPE}, r"sigma is .*e\+\d\d times"),
+        ("eggroll", {"sigma": 1e308}, r"sigma is (inf|1e\+308) times"),
+        ("genetic", {"genetic": {"mutation": 1e30}}, r"overflow; lower genetic\.mutation"),
+        ("genetic", {"genetic": {"mutation": 1e30}, "precision": "fp4"}, r"overflow; lower genetic\.mutation"),
+    ],
+)
+def test_a_training_that_overflows_names_its_step_and_what_to_lower(
+    head: Head, method: str, changes: dict[str, Any], words: str
+) -> None:
+    trainer = head(**{"method": method, "num_steps": 4, "handoff": 3, **changes})
+    with pytest.raises(DataError, match=rf"^{method}, seed 0, step [123]: .*{words}"):
+        trainer.fit()
+    assert not trainer.is_finished()
+
+
+def test_embeddings_that_are_not_finite_are_refused() -> None:
     with pytest.raises(DataError, match="an embedding is not finite"):
         initial_weight("pca", torch.full((3, 4), torch.nan), 2, seed=0)
 

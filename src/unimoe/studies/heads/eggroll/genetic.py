@@ -6,12 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unimoe.core.errors import DataError
 from unimoe.studies.heads.config import TrainConfig
 from unimoe.studies.heads.eggroll.fp4 import Packed, dequantize, quantize, rounding_chances
 from unimoe.studies.heads.eggroll.noise import directions, generator
 from unimoe.studies.heads.eggroll.objectives import Objectives
 from unimoe.studies.heads.eggroll.scoring import base_scores
 from unimoe.studies.heads.pools import PoolBatch
+from unimoe.training.steps import overflow
 
 
 class Genetic:
@@ -100,4 +102,7 @@ class Genetic:
         count, outputs, inputs = heads.shape
         noise = directions(self._config.seed, step, count, outputs, inputs, first=first, device=heads.device)
         size = heads.flatten(1).square().mean(1).sqrt() * self._config.genetic.mutation
-        return heads + size.view(-1, 1, 1) * noise.a.transpose(1, 2) @ noise.b
+        mutated = heads + size.view(-1, 1, 1) * noise.a.transpose(1, 2) @ noise.b
+        if overflow([mutated]):
+            raise DataError("the weights of a mutation overflow; lower genetic.mutation")
+        return mutated

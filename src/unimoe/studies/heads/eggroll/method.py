@@ -64,7 +64,8 @@ class WeightEvolution:
         if config.adaptive_sigma and config.sigma_is == "relative":
             self._sigma = Sigma(_absolute_sigma(config, sigma_for(1.0, weight)))
         elif config.adaptive_sigma:
-            highest = math.inf if config.seed_scale else 1.0
+            # The original has no bound; from here on, noise alone would decide the step.
+            highest = 1 / torch.finfo(torch.float32).eps if config.seed_scale else 1.0
             self._sigma = Sigma(config.sigma, "absolute", target=_ORIGINAL_TARGET, highest=highest)
 
     @torch.no_grad()
@@ -189,7 +190,7 @@ def _climb(ascent: Ascent, weight: Tensor, gradient: Tensor, *, informed: bool) 
 
 def _absolute_sigma(config: TrainConfig, unit: float) -> float:
     sigma = config.sigma * (unit if config.sigma_is == "relative" else 1.0)
-    if not (math.isfinite(sigma) and sigma > 0):
+    if sigma == 0 or math.isnan(sigma):
         raise DataError(f"sigma relative to weights or scores that do not differ is {sigma}; set sigma_is absolute")
     return sigma
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ from unimoe.studies.translator.training.closed_forms import fit_closed_form, lin
 from unimoe.studies.translator.training.objective import Objective
 from unimoe.training.loop import OnStep, StepFacts, Training
 from unimoe.training.run_state import Parts, RunState
-from unimoe.training.steps import optimizer_tensors, restore_optimizer
+from unimoe.training.steps import optimizer_tensors, overflow, restore_optimizer
 
 WITHOUT_EFFECT = {"save_every", "tracking", "device", "output_dir", "validation"}
 """Keys of the config that the trained weights do not depend on, or not beyond the pairs that a trainer is given."""
@@ -174,17 +174,23 @@ class TranslatorTrainer(Training):
         values = torch.stack([term.detach() for term in terms.values()]).tolist()
         facts = dict(zip(terms, values, strict=True)) | {"loss": sum(values)}
         if not np.isfinite(facts["loss"]):
-            self._write_best(finished=False)
-            raise DataError(
-                f"{self.arm}, seed {self.config.seed}, epoch {self._epochs(number) + 1}, batch {self._place + 1}: the "
-                f"loss is not finite; lower learning_rate or raise the temperature. {self.checkpoint} keeps epoch "
-                f"{self._epochs(self.progress.best_step)}, the best so far"
-            )
+            self._refuse(number, "the loss is not finite")
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
+        if overflow(self._network.parameters()):
+            self._refuse(number, "the weights overflow")
         self._sums = {name: self._sums.get(name, 0.0) + value for name, value in facts.items()}
         return {"loss": facts["loss"]}
+
+    def _refuse(self, number: int, what: str) -> NoReturn:
+        """End the training with the best epoch as its checkpoint."""
+        self._write_best(finished=False)
+        raise DataError(
+            f"{self.arm}, seed {self.config.seed}, epoch {self._epochs(number) + 1}, batch {self._place + 1}: {what}; "
+            f"lower learning_rate or raise the temperature. {self.checkpoint} keeps epoch "
+            f"{self._epochs(self.progress.best_step)}, the best so far"
+        )
 
     def score_on_dev(self) -> tuple[float, StepFacts]:
         """Return MRR on the validation images, and the facts about the epoch that has ended."""
