@@ -66,7 +66,7 @@ COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Degrees of freedom": lambda c: Cell.number(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
     "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
-Arrangement = Literal["pairs", "before_after", "against"]
+PairLayout = Literal["pairs", "before_after", "against"]
 """A table of all pairs by metric, or one for each pair by metric with both scores: of a later and an earlier state of
 one system, or of a system and a baseline."""
 _OF_TEST = ("Delta", "Low", "High", "p", "Corrected")
@@ -138,7 +138,7 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     return f"{how} {' and '.join(said)}"
 
 
-def comparisons_table(results: Results, comparisons: Sequence[Comparison], layout: Arrangement = "pairs") -> Table:
+def comparisons_table(results: Results, comparisons: Sequence[Comparison], layout: PairLayout = "pairs") -> Table:
     """Return a row for each paired comparison, differences in points (score x 100)."""
     if layout == "before_after":
         name, title = "before_after", "Before and after"
@@ -240,7 +240,7 @@ def print_compared(
     pairs: Sequence[tuple[str, str]],
     keys: Sequence[str],
     allow: Collection[str] = (),
-    layout: Arrangement = "before_after",
+    layout: PairLayout = "before_after",
 ) -> None:
     """Print how arms differ from others, given in pairs, on ``task/dataset`` keys; name on stderr the keys they lack.
 
