@@ -276,7 +276,15 @@ def train(folder: Path, *more: str) -> Done:
 
 def test_seeds_are_compared_with_the_encoder_before_in_one_folder(tmp_path: Path) -> None:
     first = successful(train(tmp_path, "--seed", "0"))
-    assert "biencoder (after) against encoder (before), 18 queries" in " ".join(first.stdout.split())
+    said = " ".join(first.stdout.split())
+    assert "biencoder (after) against encoder (before), 18 queries" in said
+    assert "biencoder+bm25 (after) against encoder+bm25 (before), 18 queries" in said
+    assert "biencoder+bm25 (after) against encoder (before)" not in said, "a fusion gains over a fusion"
+    gains, against = said.split("Scores of baseline and system")
+    assert "biencoder+bm25 against bm25, 18 queries" in against
+    for table, pairs in ((gains, 2), (against, 2)):  # each family has the tests of its own question
+        (tests,) = re.findall(r"corrected by Holm for all (\d+) tests", table)
+        assert int(tests) <= 8 * pairs
     second = successful(train(tmp_path, "--seed", "1"))
     name = result_name(toy_keys(tmp_path)["collection"])
     found = read_result(result_path(tmp_path / "out", "biencoder", 1, "retrieval", name))
@@ -293,6 +301,8 @@ def test_seeds_that_keep_the_untrained_encoder_are_reported_with_a_caveat(tmp_pa
     for seed in ("0", "1"):
         done = successful(train(tmp_path, "--seed", seed, *still))
         assert "(epoch 0)" in done.stderr
+        gains = " ".join(done.stdout.split()).split("Scores of baseline and system")[0]
+        assert gains.count(" 0.00 ") == 16, "training that moved nothing has gained nothing, alone or fused"
     assert "biencoder seed 0, biencoder seed 1 are one checkpoint" in " ".join(done.stdout.split())
 
 

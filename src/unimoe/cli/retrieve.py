@@ -67,7 +67,7 @@ def retrieve(
     With --engine ray the GPUs of this machine, or the machines of a cluster, share the embedding.
     """
     from unimoe.analysis.comparisons import unknown_arm
-    from unimoe.analysis.tables.comparisons import print_before_after
+    from unimoe.analysis.tables.comparisons import print_compared
     from unimoe.analysis.tables.scores import print_sizes
     from unimoe.config import DenseExperiment
     from unimoe.config.files import load_config
@@ -108,6 +108,6 @@ def retrieve(
             max_queries=max_queries, dims=dims, precision=precision,
         )  # fmt: skip
         keys, failures = run_retrieval(systems, collections, opened, given)
-        print_before_after(folder, before, [system.name for system in systems[1:] if system.size == FULL], keys)
+        print_compared(folder, [(system.name, before) for system in systems[1:] if system.size == FULL], keys)
         print_sizes(folder, arm, [system.name for system in systems if system.size != FULL], keys)
         failures.refuse(done=bool(keys))

@@ -21,7 +21,7 @@ from unimoe.analysis.saved_comparison import Correction, TestFamily, save_compar
 from unimoe.analysis.statistics.estimates import holm
 from unimoe.analysis.tables import Cell, RowGroup, Table
 from unimoe.analysis.tables.cells import short_names
-from unimoe.analysis.tables.comparisons import comparisons_table, print_before_after
+from unimoe.analysis.tables.comparisons import comparisons_table, print_compared
 from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import overview_table
 from unimoe.core.errors import DataError, UsageError
@@ -297,7 +297,8 @@ def test_before_and_after_is_one_family_and_names_the_rest(tmp_path: Path, capsy
         identity = {"checkpoint": "none"}
         write_result(tmp_path, make_result(arm, None, rng.uniform(size=30), dataset="one", identity=identity))
     write_result(tmp_path, make_result("minilm", None, [0.5] * 9, dataset="two", identity=identity))
-    print_before_after(tmp_path, "bm25", ["minilm", "minilm+bm25"], ["reranking/one", "reranking/two"])
+    pairs = [("minilm", "bm25"), ("minilm+bm25", "bm25")]
+    print_compared(tmp_path, pairs, ["reranking/one", "reranking/two"])
     printed = capsys.readouterr()
     said = " ".join(printed.out.split())
     assert "reranking/one: minilm (after) against bm25 (before), 30 queries" in said
@@ -305,7 +306,7 @@ def test_before_and_after_is_one_family_and_names_the_rest(tmp_path: Path, capsy
     assert "All tests hold for other queries." in said
     assert "reranking/two:" not in said
     assert "reranking/two: no result of bm25 to compare with" in printed.err
-    print_before_after(tmp_path, "minilm", ["minilm"], ["reranking/one"])
+    print_compared(tmp_path, [("minilm", "minilm")], ["reranking/one"])
     assert capsys.readouterr().out == ""
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from unimoe.analysis.comparisons import ALPHA, Comparison, Question, compare_arms, shared_metrics, systems_of
 from unimoe.analysis.formats import listed, metric_name
@@ -66,6 +66,9 @@ COLUMNS: dict[str, Callable[[Comparison], Cell]] = {
     "Degrees of freedom": lambda c: Cell.number(c.difference.degrees_of_freedom if c.difference.terms else math.nan),
     "Standard error": lambda c: Cell.number(100 * c.difference.standard_error if c.difference.terms else math.nan),
 }
+PairLayout = Literal["pairs", "before_after", "against"]
+"""A table of all pairs by metric, or one for each pair by metric with both scores: of a later and an earlier state of
+one system, or of a system and a baseline."""
 _OF_TEST = ("Delta", "Low", "High", "p", "Corrected")
 _OF_ALL = ("All: low", "All: high", "All: p")
 _IN_CSV = ("Metric", *tuple(COLUMNS)[-9:])
@@ -135,16 +138,18 @@ def correction_text(comparisons: Sequence[Comparison]) -> str:
     return f"{how} {' and '.join(said)}"
 
 
-def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, before_after: bool = False) -> Table:
-    """Return a row for each paired comparison, differences in points (score x 100).
-
-    ``before_after``: the systems are a later and an earlier state of one, and each metric has a row with both scores.
-    """
-    if before_after:
+def comparisons_table(results: Results, comparisons: Sequence[Comparison], layout: PairLayout = "pairs") -> Table:
+    """Return a row for each paired comparison, differences in points (score x 100)."""
+    if layout == "before_after":
         name, title = "before_after", "Before and after"
         caption = "Scores before and after × 100, and their difference"
         heading = "{0.key}: {0.system} (after) against {0.baseline} (before), {0.queries:,} queries"
         columns = ["Metric", "Before", "After", *_OF_TEST, "W/T/L"]
+    elif layout == "against":
+        name, title = "against", "Against a baseline"
+        caption = "Scores of baseline and system × 100, and their difference"
+        heading = "{0.key}: {0.system} against {0.baseline}, {0.queries:,} queries"
+        columns = ["Metric", "Baseline mean", "System mean", *_OF_TEST, "W/T/L"]
     else:
         name, title = "significance", "Paired comparisons"
         caption = "Paired comparisons of systems: difference in points (score × 100)"
@@ -158,13 +163,13 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], *, be
     rows = ((heading.format(c, metric_name(c.metric)), tuple(COLUMNS[column](c) for column in columns))
             for c in shown)  # fmt: skip
     how = f"p corrected by {correction}" if correction else "no correction"
-    effect = "" if before_after else "d: mean over standard deviation of the differences by query. "
+    effect = "d: mean over standard deviation of the differences by query. " if "d" in columns else ""
     return Table(
         name=name,
         title=title,
         caption=f"{caption} with its {100 * LEVEL:g} % interval, p, and {how}",
         columns=tuple(f"p ({correction})" if column == "Corrected" else column for column in columns),
-        csv_only=frozenset(() if before_after else _IN_CSV),
+        csv_only=frozenset(_IN_CSV if layout == "pairs" else ()),
         groups=row_groups(rows),
         notes=(
             f"p: {_TEST}, below {ALPHA:g} exactly where the interval excludes 0; {correction_text(comparisons)}. The "
@@ -230,32 +235,35 @@ def standings_table(results: Results, comparisons: Sequence[Comparison]) -> Tabl
     )
 
 
-def print_before_after(
-    output_dir: Path, before: str, after: Sequence[str], keys: Sequence[str], allow: Collection[str] = ()
+def print_compared(
+    output_dir: Path,
+    pairs: Sequence[tuple[str, str]],
+    keys: Sequence[str],
+    allow: Collection[str] = (),
+    layout: PairLayout = "before_after",
 ) -> None:
-    """Print how arms differ from an earlier one on ``task/dataset`` keys, and name on stderr the keys that it lacks.
+    """Print how arms differ from others, given in pairs, on ``task/dataset`` keys; name on stderr the keys they lack.
 
     The tests on all keys, of every metric that both arms hold, are one family.
     """
-    after = [arm for arm in after if arm != before]
-    if not keys or not after:
+    pairs = [(arm, other) for arm, other in pairs if arm != other]
+    if not keys or not pairs:
         return
-    results = load_all_results(output_dir, allow, only={(arm, key) for arm in (before, *after) for key in keys})
-    compared = [key for key in keys if results.measured(key, before)]
-    for key in keys:
-        if key not in compared:
-            stderr.print(f"{key}: no result of {before} to compare with", style="yellow", soft_wrap=True)
+    results = load_all_results(output_dir, allow, only={(arm, key) for arms in pairs for arm in arms for key in keys})
+    others = dict.fromkeys(other for _, other in pairs)
+    for key, other in ((key, other) for key in keys for other in others if not results.measured(key, other)):
+        stderr.print(f"{key}: no result of {other} to compare with", style="yellow", soft_wrap=True)
     questions = [
-        Question(key, arm, before, metric)
-        for arm in after
+        Question(key, arm, other, metric)
+        for arm, other in pairs
         for key in results.dataset_keys
-        if key in compared and (held := results.measured(key, arm))
-        for metric in shared_metrics([*held, *results.measured(key, before)])
+        if key in keys and (held := results.measured(key, arm)) and (before := results.measured(key, other))
+        for metric in shared_metrics([*held, *before])
     ]
-    if compared:
+    if questions:
         stdout.print()
         found = compare_arms(results, questions, family=None)
-        stdout.print(comparisons_table(results, found, before_after=True).to_rich())
+        stdout.print(comparisons_table(results, found, layout).to_rich())
 
 
 def _elsewhere(c: Comparison) -> Comparison | None:

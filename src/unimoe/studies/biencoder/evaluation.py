@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from unimoe.analysis.tables.comparisons import print_before_after
+from unimoe.analysis.arms import FIRST_STAGE
+from unimoe.analysis.tables.comparisons import print_compared
 from unimoe.config import DenseConfig, DenseExperiment
 from unimoe.config.base import EncoderConfig
 from unimoe.core.console import Steps, stderr, stdout
@@ -129,13 +130,19 @@ def evaluate(config: BiEncoderConfig, splits: Splits, retrievers: Sequence[Syste
 
 
 def train_and_report(config: BiEncoderConfig, device: torch.device, given: list[str]) -> None:
-    """Train one bi-encoder, search the test split before and after, and print both scores, over all seeds there are."""
+    """Train one bi-encoder, search the test split before and after, and print both scores, over all seeds there are.
+
+    A gain is that over its own start: of the encoder alone, and of the fusion with BM25. Whether either beats BM25 is
+    another question, with a family of tests of its own.
+    """
     trainer = BiEncoderTrainer(config, device)
     _train(trainer)
     before = base_retriever(config, trainer.splits, device)
     after = trained_retriever(trainer.best_dir, before, device)
     key, folder = evaluate(config, trainer.splits, [before, after], given), Path(config.output_dir)
-    print_before_after(folder, before.name, [config.arm, fused_name(config.arm)], [key], allow=UNTRAINED_SEEDS)
+    arm, fused = config.arm, fused_name(config.arm)
+    print_compared(folder, [(arm, before.name), (fused, fused_name(before.name))], [key], UNTRAINED_SEEDS)
+    print_compared(folder, [(arm, FIRST_STAGE), (fused, FIRST_STAGE)], [key], UNTRAINED_SEEDS, "against")
     stdout.print(f"\nMore:   unimoe analyze --output-dir {folder}", soft_wrap=True)
     stdout.print(f"Best:   {trainer.best_dir}\nLast:   {trainer.last_dir}", soft_wrap=True)
 
