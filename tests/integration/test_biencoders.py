@@ -297,7 +297,8 @@ def test_seeds_are_compared_with_the_encoder_before_in_one_folder(tmp_path: Path
 
 
 def test_seeds_that_keep_the_untrained_encoder_are_reported_with_a_caveat(tmp_path: Path) -> None:
-    still = ("--set", "learning_rate=1e-30", "--set", "out_dim=null", "--set", "epochs=1")
+    keys = ("learning_rate=1e-30", "freeze_base=false", "out_dim=null", "epochs=1")
+    still = [part for key in keys for part in ("--set", key)]
     for seed in ("0", "1"):
         done = successful(train(tmp_path, "--seed", seed, *still))
         assert "(epoch 0)" in done.stderr
