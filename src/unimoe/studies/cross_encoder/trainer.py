@@ -1,6 +1,8 @@
 """Trains a cross-encoder on lists of documents, and writes a folder of sentence-transformers with a manifest.
 
-The steps are those of sentence-transformers' own trainer to the bit: its order of batches, AdamW, and schedule.
+Without dropout the steps are those of sentence-transformers' own trainer: its order of batches, AdamW, and schedule.
+They are equal to the bit where all pairs have one length. Others are sorted by it, so that little is padded, which
+rounds otherwise; and dropout, which draws by place, drops other units.
 
 A new one is an encoder that reads query and document together, with one output. sentence-transformers makes and trains
 it; this file finds the weights, seeds the head, and refuses bad bases.
@@ -130,7 +132,7 @@ class CrossEncoderTraining(Training):
             for kind in (True, False)
         ]  # fmt: skip
         self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
-        warmup = round(config.warmup_ratio * self.steps)
+        warmup = math.ceil(config.warmup_ratio * self.steps)
         schedule = get_linear_schedule_with_warmup(self._optimizer, warmup, self.steps)  # type: ignore[no-untyped-call]
         self._rate_at = schedule.lr_lambdas[0]
         self._epoch, self._order = -1, list[int]()
@@ -295,7 +297,7 @@ def _determining(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begin_loader() -> None:
-    """Draw the number that a DataLoader draws at its beginning, so that dropout is that of the library's trainer."""
+    """Draw the number that a DataLoader draws at its beginning, as the library's trainer does."""
     torch.empty((), dtype=torch.int64).random_()
 
 
