@@ -73,6 +73,13 @@ def test_a_head_is_trained_by_a_file(topics: Path, tmp_path: Path) -> None:
     shown = [line.split()[0] for line in successful(done).stdout.splitlines()]
     assert shown == ["val/ndcg@10", "train/ndcg@10", "head"]
     assert (out / "pg_rank" / "seed_0" / "checkpoint").is_dir()
+    zero = (*given, "--set", "method=zero_shot", "--test")
+    encoder = dict(line.split()[:2] for line in successful(call_unimoe(*zero)).stdout.splitlines())
+    for line in tested.stdout.splitlines()[:3]:
+        split, _, beside = line.partition("(")
+        assert f"encoder {encoder[split.split()[0]]}" in beside, "the same score as of zero-shot"
+        assert beside.startswith("start 0.")
+        assert ("bm25 0." in beside) is not line.startswith("train/")
     assert "test/ndcg@10" in tested.stdout, "test scores are shown where they are asked for"
     assert set(done.stdout.splitlines()) < set(tested.stdout.splitlines())
     write_plain(file, {"metod": "eggroll"})

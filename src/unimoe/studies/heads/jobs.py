@@ -69,7 +69,7 @@ def front_methods(methods: Sequence[str] | None) -> list[str]:
 
 
 def train_one(config: TrainConfig, *, test: bool = False) -> None:
-    """Train one head and print nDCG on dev and train, and on test where asked."""
+    """Train one head and print nDCG on dev and train, and on test where asked, beside what it has to beat."""
     with Steps(1).step(f"{config.task}: vectors and pools", None) as step:
         data = load_data(config, step.advance)
         data = data.with_votes(config.soft_labels)  # kept for the trainer; voters may take minutes
@@ -80,9 +80,10 @@ def train_one(config: TrainConfig, *, test: bool = False) -> None:
     with Steps(1).step(f"{config.method} on {config.task}", config.num_steps) as step:
         found = trainer.train(lambda number, facts: step.advance(1), test=test)
         step.outcome = f"best on dev after step {found['best_step']:.0f}"
-    for split in ("val", "train", *(["test"] if test else [])):
+    for split, pools in {"val": data.dev, "train": data.train, **({"test": data.test} if test else {})}.items():
         name = f"{split}/ndcg@{config.ndcg_k}"
-        stdout.print(f"{name:<16}{found[name]:.4f}")
+        beside = ", ".join(f"{other} {score:.4f}" for other, score in trainer.baselines(pools).items())
+        stdout.print(f"{name:<16}{found[name]:.4f} ({beside})", soft_wrap=True)
     stdout.print(f"{'head':<16}{trainer.head_path}", soft_wrap=True)
 
 

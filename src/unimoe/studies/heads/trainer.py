@@ -21,6 +21,7 @@ from torch import Tensor
 
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_json
+from unimoe.metrics import score_run
 from unimoe.models.device import choose_device, choose_dtype
 from unimoe.models.embedder import Advance
 from unimoe.models.tensor_files import save_tensors
@@ -99,6 +100,23 @@ class HeadTrainer(Training):
             for metric, value in evaluate_head(weight.to(pools.rows.device), pools, self.config).aggregate.items()
         }
         return found | {name: facts[name] for name in ("best_step", "steps", "seconds")}
+
+    def baselines(self, pools: PoolSet) -> dict[str, float]:
+        """Return the main metric on pools of the head before training, the frozen encoder, and BM25 where it made them.
+
+        Of training pools BM25 has no order: positives that it did not find are in them.
+        """
+        metric, pools = main_metric(self.config), to_device(pools, self.device)
+        cosine = self.config.model_copy(update={"scoring": "cosine"})
+        encoder = torch.eye(pools.queries.shape[1], device=self.device)
+        found = {
+            "start": evaluate_head(self.initial(), pools, self.config, ()).aggregate[metric],
+            "encoder": evaluate_head(encoder, pools, cosine, ()).aggregate[metric],
+        }
+        if self.config.pools.source == "bm25" and pools.name != "train":
+            run = pools.run(-pools.ranks)
+            found["bm25"] = score_run(pools.qrels, run, [metric], pools.relevance_level).aggregate[metric]
+        return found
 
     def fit(self, on_step: OnStep | None = None) -> dict[str, float]:
         """Train unless that is done.
