@@ -20,6 +20,7 @@ from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.trec import Run
 from unimoe.formats.runs import read_run
 from unimoe.models.folder import find_folder
+from unimoe.models.rerankers.cross_encoder import load_cross_encoder
 from unimoe.results import run_path
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
 from unimoe.studies.cross_encoder.data import load_cross_encoder_data
@@ -28,6 +29,7 @@ from unimoe.studies.cross_encoder.trainer import CrossEncoderTraining
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
 TEXTS = ["topic1 all noise3", "a much longer text " * 20, "topic7"]
+CPU = torch.device("cpu")
 LORA = {"rank": 4, "dropout": 0.1}
 
 
@@ -139,6 +141,22 @@ def test_the_bundled_encoder_is_found_offline_under_an_adapter_that_names_it_as_
         assert np.allclose(ours.encode(TEXTS), model(ours.token_ids(TEXTS)).numpy(), atol=1e-6)
 
 
+def test_a_cross_encoder_on_the_bundled_encoder_is_loaded_offline_too(tmp_path: Path) -> None:
+    topics_folder(tmp_path / "topics", {"train": 24, "dev": 6, "test": 6})
+    base = {"model": {"base": BUNDLED_ENCODER, "max_length": 48}, "lora": LORA, "max_steps": 1, "learning_rate": 1e-2}
+    config = cross_encoder_config(tmp_path, tmp_path / "topics", tmp_path / "out", **base)
+    training = CrossEncoderTraining(config, load_cross_encoder_data(config), CPU)
+    training.fit()
+    pairs = [(TEXTS[0], text) for text in TEXTS]
+    found = load_cross_encoder(training.checkpoint_dir, CPU).predict(pairs, show_progress_bar=False)
+    library = CrossEncoder(
+        str(find_folder("model.base", BUNDLED_ENCODER).root), num_labels=1, max_length=48, device="cpu"
+    )
+    library.load_adapter(str(training.checkpoint_dir))
+    assert found == pytest.approx(library.predict(pairs, show_progress_bar=False), abs=1e-6)
+    assert len(set(found.tolist())) == 3
+
+
 def test_adapters_draw_no_random_number_of_the_rest_and_a_saved_state_holds_what_trains(tmp_path: Path) -> None:
     """First weights, batches and scores before training are those of the training of all weights."""
     one, plain = toy_training(tmp_path, lora=LORA), toy_training(tmp_path)
@@ -151,7 +169,7 @@ def test_adapters_draw_no_random_number_of_the_rest_and_a_saved_state_holds_what
     made: list[tuple[CrossEncoderTraining, torch.Tensor]] = []
     for changes in ({"lora": LORA}, {}):
         config = cross_encoder_config(tmp_path / "encoder", tmp_path / "collection", tmp_path / "out", **changes)
-        training = CrossEncoderTraining(config, load_cross_encoder_data(config), torch.device("cpu"))
+        training = CrossEncoderTraining(config, load_cross_encoder_data(config), CPU)
         training.prepare()
         made.append((training, torch.get_rng_state()))
     assert torch.equal(made[0][1], made[1][1])
