@@ -317,7 +317,7 @@ def of_one_length(data: CrossEncoderData) -> CrossEncoderData:
 def their_training(training: CrossEncoderTraining, folder: Path) -> tuple[list[float], dict[str, Tensor]]:
     """The losses and the last weights of the library's trainer, on the same lists from the same first weights."""
     config = training.config
-    model = new_cross_encoder(config.model, training._base, config.seed, CPU)
+    model = new_cross_encoder(config, training._base, CPU)
     loss = PListMLELoss(model, lambda_weight=PListMLELambdaWeight(), mini_batch_size=config.mini_batch_size)
     columns = {
         "query": [one.query for one in training.lists.lists],
@@ -366,7 +366,7 @@ def test_a_cross_encoder_that_no_step_makes_better_keeps_its_start(places: tuple
     found = training.fit()
     assert (found.start, found.best_step) == (found.dev, 0)
     assert training.choice == f"best on dev after step 0: {100 * found.start:.2f} -> {100 * found.dev:.2f}"
-    start = new_cross_encoder(settings.model, places[0], settings.seed, CPU).state_dict()
+    start = new_cross_encoder(settings, training._base, CPU).state_dict()
     saved = load_cross_encoder(training.checkpoint_dir, CPU).state_dict()
     assert all(torch.equal(saved[name], weight) for name, weight in start.items())
 

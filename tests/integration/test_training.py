@@ -360,11 +360,13 @@ BIENCODERS: dict[str, dict[str, Any]] = {
     "chunks": {"chunk_size": 3, "accumulation": 3, "schedule": "onecycle", "loss": {"symmetric": False}},
     "negatives": {"negatives": {"per_query": 1, "depth": 6, "refresh_every": 1}, "out_dim": None},
     "bfloat16": {"precision": "bfloat16", "epochs": 1, "save_every": 2},
+    "lora": {"lora": {"rank": 4, "dropout": 0.2}, "save_every": 1},
     "frozen": {"freeze_base": True, "negatives": {"per_query": 1, "depth": 6, "source": "model"}, "save_every": 1},
 }
 CROSS_ENCODERS: dict[str, dict[str, Any]] = {
     "shuffled": {"loss": {"name": "listmle", "respect_input_order": False, "ties": "shuffle"}},
     "sampled": {"loss": {"name": "score_es", "directions": 8, "sigma_end": 0.2}},
+    "lora": {"lora": {"target_modules": "all-linear", "dropout": 0.2}},
 }
 KINDS: dict[str, Make] = {
     "joint arm": arm("joint_r8"),

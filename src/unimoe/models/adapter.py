@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,7 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
 
     _refuse_adapted(base)
     first_layer = config.first_of(base.layers)
-    # A misspelt module: PEFT ignores it as long as another name matches.
-    names = {name.rpartition(".")[2] for name, _ in decoder_layers(decoder_of(base.model)).named_modules()} - {""}
-    known = sorted(name for name in names if not name.isdigit())
-    for module in config.target_modules:
-        if module.rpartition(".")[2] not in known:
-            close = did_you_mean(module, known)
-            raise UsageError(f"lora.target_modules: no module {module!r} in the layers of this model{close}")
+    refuse_unknown_modules(config.target_modules, decoder_layers(decoder_of(base.model)))
     torch.manual_seed(seed)
     settings = peft.LoraConfig(
         r=config.r,
@@ -50,6 +45,18 @@ def add_lora(base: BaseModel, config: LoraConfig, seed: int) -> Any:
     except ValueError as error:
         raise UsageError(f"lora.target_modules: {first_line(error)}") from None
     return model
+
+
+def refuse_unknown_modules(wanted: Sequence[str], layers: nn.Module) -> None:
+    """Refuse names that no linear layer among some modules has: PEFT ignores one as long as another matches."""
+    from transformers.pytorch_utils import Conv1D  # GPT-2's
+
+    linear = [name for name, module in layers.named_modules() if isinstance(module, nn.Linear | Conv1D)]
+    known = sorted({name.rpartition(".")[2] for name in linear})
+    for module in wanted:
+        if module.rpartition(".")[2] not in known:
+            close = did_you_mean(module, known) or f"; there is {', '.join(known)}"
+            raise UsageError(f"lora.target_modules: no linear layer {module!r} in this model{close}")
 
 
 def load_lora(base: BaseModel, folder: Path) -> Any:

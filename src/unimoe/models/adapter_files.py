@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from unimoe.core.errors import DataError, first_few
+from unimoe.core.io import write_text
 from unimoe.models.folder import ModelFolder, loadable
+from unimoe.models.identity import ADAPTER_SETTINGS, read_settings
 from unimoe.models.model_files import first_line, silence_transformers
 
 _OUTER = "base_model.model."
@@ -62,3 +65,18 @@ def stored_weights(folder: Path) -> set[str]:
     except Exception as error:
         raise DataError(f"{folder}: its weights cannot be read ({first_line(error)}); save it again") from None
     return {name.removeprefix(_OUTER) for name in weights}
+
+
+def name_base(folder: Path, base: str, revision: str | None = None) -> None:
+    """Name the base in an adapter's settings as others find it, not by its path here, and sort what PEFT keeps as sets.
+
+    Args:
+        folder: of the adapter.
+        base: a hub id, or the folder of a model of transformers.
+        revision: of the hub; None for the newest.
+    """
+    path = folder / ADAPTER_SETTINGS
+    settings = read_settings(path) | {"base_model_name_or_path": base, "revision": revision}
+    if isinstance(settings["target_modules"], list):
+        settings["target_modules"].sort()
+    write_text(path, json.dumps(settings, indent=2) + "\n")

@@ -117,7 +117,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not folder.is_dir():
         raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
     adapter, manifest = folder / ADAPTER_FILE, folder / MANIFEST
-    if (folder / "modules.json").is_file() and not adapter.is_file():
+    if (folder / "modules.json").is_file():
         raise DataError(
             f"{folder}: a model of sentence-transformers, no arm's adapter; if it is an encoder, use "
             f"`unimoe retrieve --encoder {folder}`"

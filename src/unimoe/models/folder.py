@@ -260,12 +260,13 @@ def _base_of(key: str, root: Path, *, trust: bool, weights: bool) -> ModelFolder
     if whole:
         raise DataError(f"{inner}: holds a whole model ({whole[0].name}) and an adapter; take away what is not meant")
     trained = read_settings(root / "unimoe.json")
-    if "checkpoint_version" in trained:  # it was trained on this base, whose name on the hub is in the adapter
+    if "fingerprint" in trained:  # it was trained on this base, whose name on the hub is in the adapter
+        section = "encoder" if trained.get("kind") == "biencoder" else "model"
         try:
-            settings = {"base_model_name_or_path": trained["config"]["model"]["base"]}
-            settings["revision"] = trained["config"]["model"].get("revision")
+            settings = {"base_model_name_or_path": trained["config"][section]["base"]}
+            settings["revision"] = trained["config"][section].get("revision")
         except (KeyError, TypeError, AttributeError):
-            raise DataError(f"{root / 'unimoe.json'}: names no base model; train the arm again") from None
+            raise DataError(f"{root / 'unimoe.json'}: names no base model; train it again") from None
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
     if not isinstance(name, str) or not name:
         raise DataError(f"{place}: names no base model; set base_model_name_or_path to its hub id or folder")

@@ -43,11 +43,11 @@ def stated_kind(root: Path, config: dict[str, Any], architecture: str, base: str
     ``base`` names the base model of an adapter.
     """
     adapted = f", an adapter of {base}" if base else ""
-    if base and "checkpoint_version" in read_settings(root / "unimoe.json"):
-        return CHECKPOINT, f"unimoe.json: a checkpoint of an arm{adapted}"
     if (root / "modules.json").is_file():
         kind, because = _of_modules(root)
         return kind, f"{because}{adapted}"
+    if base and "checkpoint_version" in read_settings(root / "unimoe.json"):
+        return CHECKPOINT, f"unimoe.json: a checkpoint of an arm{adapted}"
     settings = read_settings(transformer_folder(root) / ADAPTER_SETTINGS)
     task = settings.get("task_type") if base else None
     if task in _TASKS:

@@ -132,7 +132,8 @@ def stated_folder(name: str, config: ModelConfig) -> ModelFolder:
 
 def is_checkpoint(name: str) -> bool:
     """Return whether a name is the folder of a trained arm's checkpoint."""
-    return Path(name, ADAPTER_FILE).is_file() and Path(name, "unimoe.json").is_file()
+    there = [Path(name, file).is_file() for file in (ADAPTER_FILE, "unimoe.json", "modules.json")]
+    return there == [True, True, False]  # with modules, it is an encoder's or a cross-encoder's
 
 
 def default_experiment(name: str, overrides: tuple[str, ...] = ()) -> Experiment:

@@ -6,7 +6,6 @@ A resumed training takes the same steps with the same batches and random numbers
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import atomic_dir, hash_file, hash_json, write_text
 from unimoe.models.adapter import adapter_parameters, add_lora
+from unimoe.models.adapter_files import name_base
 from unimoe.models.base import BaseModel
 from unimoe.models.checkpoint import (
     ADAPTER_FILE,
@@ -225,7 +225,7 @@ class ArmTraining(Training):
             # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
             self._peft.save_pretrained(temporary, save_embedding_layers=False)
             _write_masters(temporary / ADAPTER_FILE, self._optimizer.masters)
-            _rewrite_settings(temporary / ADAPTER_SETTINGS, base_on_hub(self.experiment))
+            name_base(temporary, base_on_hub(self.experiment))
             checkpoint = Checkpoint(
                 arm=self.arm,
                 seed=self.seed,
@@ -259,11 +259,3 @@ def _write_masters(path: Path, masters: Mapping[str, Tensor]) -> None:
     if weights.keys() != rounded.keys():
         raise AssertionError(f"adapter names differ: {sorted(weights.keys() ^ rounded.keys())[:3]}")
     safetensors.torch.save_file(weights, path, {"format": "pt"})
-
-
-def _rewrite_settings(path: Path, base: str) -> None:
-    """Name the base model as others know it, not by its path on this machine, and sort what PEFT keeps as a set."""
-    config = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(config.get("target_modules"), list):
-        config["target_modules"].sort()
-    write_text(path, json.dumps(config | {"base_model_name_or_path": base}, indent=2) + "\n")

@@ -79,6 +79,10 @@ def an_encoder(folder: Path) -> None:
     (folder / checkpoints.ADAPTER_FILE).rename(folder / "modules.json")
 
 
+def of_a_bi_encoder(folder: Path) -> None:
+    (folder / "modules.json").write_text("[]")
+
+
 def of_version_2(folder: Path) -> None:
     write_plain(folder / "unimoe.json", read_plain(folder / "unimoe.json") | {"checkpoint_version": 2})
 
@@ -93,6 +97,7 @@ def of_version_2(folder: Path) -> None:
         ),
         (shutil.rmtree, "no such checkpoint folder; train the arm first"),
         (an_encoder, "`unimoe retrieve --encoder "),
+        (of_a_bi_encoder, "`unimoe retrieve --encoder "),
         (lambda folder: (folder / "unimoe.json").unlink(), "unimoe.json is missing; train the arm again"),
         (
             lambda folder: (folder / checkpoints.ADAPTER_FILE).unlink(),

@@ -99,6 +99,8 @@ def test_known_positives_of_other_rows(rule: str, target: bool, left_out: bool) 
     [
         ({"freeze_base": True, "out_dim": None}, "leaves nothing to train"),
         ({"freeze_base": True, "frozen_layers": 1}, "has no effect with freeze_base"),
+        ({"frozen_layers": 1, "lora": {"rank": 8}}, "leave out freeze_base and frozen_layers"),
+        ({"freeze_base": True, "lora": {}}, "leave out freeze_base and frozen_layers"),
         ({"negatives": {"per_query": 5, "depth": 6, "skip": 2}}, "leaves fewer than 5"),
         ({"dev": {"metric": "recal@10"}}, "did you mean 'recall@10'"),
         ({"collection": "nfcorpus", "thresholds": [0.8, 0.5]}, "thresholds"),

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from unimoe.config import BM25Config
 from unimoe.config.base import Count, EncoderConfig, MetricName, Name, Positive, Section, Width
 from unimoe.config.training import Schedule, Tracker
+from unimoe.studies.common.adapters import AdapterConfig
 from unimoe.studies.common.splits import SplitConfig
 
 Whole = Annotated[int, Field(ge=0)]
@@ -92,6 +93,7 @@ class BiEncoderConfig(Section):
             approximately below it; ``uniform`` is torch's own.
         freeze_base: train the linear layer alone; embeddings of the base are then computed once.
         frozen_layers: freeze the embeddings and this many of the lowest layers; 0 trains everything.
+        lora: train adapters on the base, and the linear layer; null trains the weights themselves.
         query_length: tokens of a query; null for the encoder's limit.
         document_length: tokens of a document; null for the encoder's limit.
         loss: the loss of a batch.
@@ -128,6 +130,7 @@ class BiEncoderConfig(Section):
     head_init: Literal["orthogonal", "uniform"] = "orthogonal"
     freeze_base: bool = False
     frozen_layers: Whole = 0
+    lora: AdapterConfig | None = None
     query_length: Annotated[int, Field(ge=4)] | None = 32
     document_length: Annotated[int, Field(ge=4)] | None = 128
     loss: ContrastiveConfig = ContrastiveConfig()
@@ -162,4 +165,6 @@ class BiEncoderConfig(Section):
             raise ValueError("freeze_base leaves nothing to train without out_dim; set one of them")
         if self.freeze_base and self.frozen_layers:
             raise ValueError("frozen_layers has no effect with freeze_base; leave one of them out")
+        if self.lora and (self.freeze_base or self.frozen_layers):
+            raise ValueError("lora freezes the whole base and adapts it; leave out freeze_base and frozen_layers")
         return self

@@ -34,6 +34,7 @@ from unimoe.models.seen_queries import SeenQueries
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded, cached_embeddings
 from unimoe.studies.biencoder.config import BiEncoderConfig
+from unimoe.studies.common.adapters import add_adapters, name_trained_base
 from unimoe.studies.common.splits import Splits
 from unimoe.studies.common.trained_model import TrainedModel, freeze_lower_layers, read_trained, write_trained
 from unimoe.training.losses.listwise import bibtex
@@ -143,6 +144,8 @@ class BiEncoder(nn.Module):
             for part in self.transformer.modules():
                 if isinstance(part, nn.Dropout):
                     part.p = 0.0
+        if config.lora:  # whose dropout is its own
+            add_adapters(self.transformer, config.lora, config.seed)
 
     @property
     def device(self) -> torch.device:
@@ -170,6 +173,12 @@ class BiEncoder(nn.Module):
             default_prompt_name=base.model.default_prompt_name,
         )
         return SentenceEncoder(model, encoder_config(self._config), base.base_identity, "in training")
+
+    def save_transformer(self, folder: Path) -> None:
+        """Write the transformer into a folder, or its adapters, which name their base as others find it."""
+        self.transformer.save_pretrained(folder)
+        if self._config.lora:
+            name_trained_base(folder, self._config.encoder.base, self._config.encoder.revision)
 
     def inputs(self, kind: TextKind, texts: TextsById) -> list[Any]:
         """Return the input of a forward pass for each text: vectors of the frozen base, or token ids.
@@ -248,6 +257,10 @@ def load_biencoder(config: BiEncoderConfig, device: torch.device) -> BiEncoder:
         raise DataError(
             f"encoder.base {config.encoder.base!r} is of {found}; train from an encoder of Transformer and Pooling"
         )
+    if hasattr(base.model.transformers_model, "peft_config"):
+        raise DataError(
+            f"encoder.base {config.encoder.base!r} is an adapter; merge it into its base, and save the whole model"
+        )
     pooling: Any = base.model[1]
     if not pooling.include_prompt:
         raise DataError(f"encoder.base {config.encoder.base!r} does not pool its prompts; set encoder.pooling to do so")
@@ -293,7 +306,7 @@ class BiEncoderManifest(TrainedModel):
 def save_checkpoint(folder: Path, model: BiEncoder, seen: SeenQueries, **fields: Any) -> None:
     """Write a checkpoint folder atomically, in place of an earlier one; ``fields`` are those of its manifest."""
     with atomic_dir(folder) as temporary, silence_transformers():
-        model.transformer.save_pretrained(temporary)
+        model.save_transformer(temporary)
         encoder = model.base.model
         encoder.max_seq_length = model.base.max_length  # training has cut texts to other lengths
         encoder.tokenizer.save_pretrained(temporary)
@@ -343,12 +356,14 @@ def _write_modules(folder: Path, model: BiEncoder) -> int:
 
 
 def _model_card(manifest: BiEncoderManifest, width: int) -> str:
-    base = manifest.base_model.rpartition("@")[0]
+    base, adapted = manifest.base_model.rpartition("@")[0], manifest.settings.lora is not None
     known = {"base_model": base} if "/" in base and not base.startswith("bundled:") else {}
+    if known and adapted:
+        known["base_model_relation"] = "adapter"
     data = ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe"],
+        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "unimoe", *["lora"] * adapted],
         **dict[str, Any](known),
     )
     template, citation = Path(__file__).with_name("model_card.md.j2"), bibtex("oord2018representation")

@@ -11,6 +11,7 @@ from torch import nn
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError
 from unimoe.core.io import changed_file, hash_files, hash_parts, read_json, write_json
+from unimoe.models.identity import ADAPTER_SETTINGS
 from unimoe.results import TrainingBudget
 
 MANIFEST = "unimoe.json"
@@ -24,7 +25,7 @@ class TrainedModel(Section):
     which: Literal["best", "last"]
     base_model: str  # identity of the base, ``id@hash``
     fingerprint: str  # content hash of everything that determined the training
-    weights_hash: str  # content hash of the weights in the folder
+    weights_hash: str  # content hash of the weights in the folder, and of what scales adapters among them
     files: dict[str, str]  # content hash of each file of the model
     training: TrainingBudget
     config: dict[str, Any]
@@ -36,7 +37,8 @@ T = TypeVar("T", bound=TrainedModel)
 def write_trained(folder: Path, kind: type[T], **fields: Any) -> T:
     """Write the manifest of the model in a folder, which completes it; ``fields`` lack the hashes of its files."""
     files = hash_files(folder, but=["README.md"])
-    weights = hash_parts(content for name, content in files.items() if name.endswith(".safetensors"))
+    weighing = (".safetensors", ADAPTER_SETTINGS)
+    weights = hash_parts(content for name, content in files.items() if name.endswith(weighing))
     manifest = kind(**fields, weights_hash=weights, files=files)
     write_json(folder / MANIFEST, manifest.model_dump())
     return manifest

@@ -11,6 +11,7 @@ from unimoe.config.base import Count, Fraction, Name, Positive, Section
 from unimoe.config.losses import LOSSES, RankingLoss
 from unimoe.config.training import Tracker
 from unimoe.data.published import MS_MARCO_LISTS
+from unimoe.studies.common.adapters import AdapterConfig
 from unimoe.studies.common.splits import SplitConfig
 
 
@@ -94,6 +95,7 @@ class CrossEncoderConfig(Section):
     Attributes:
         name: the experiment's name, recorded in every result; one ``output_dir`` for each experiment.
         arm: name of the trained model in results.
+        lora: train adapters on the base, and the head; null trains the weights themselves.
         drop_shared: leave out of training what dev or test have too, by text, instead of a caveat or a refusal.
         loss: by name, or a section with name and keys.
         mini_batch_size: pairs of one forward pass in training: null for as many as the lists of a step, 0 for all.
@@ -117,6 +119,7 @@ class CrossEncoderConfig(Section):
     output_dir: str = "outputs/cross_encoder"
     arm: Name = "cross_encoder"
     model: CrossEncoderModelConfig = CrossEncoderModelConfig()
+    lora: AdapterConfig | None = None
     loss: RankingLoss = Field(default_factory=lambda: LOSSES["plistmle"]())
     mini_batch_size: Annotated[int, Field(ge=0)] | None = 16
     lists: ListsConfig = ListsConfig()
@@ -135,3 +138,9 @@ class CrossEncoderConfig(Section):
     tracking: list[Tracker] = Field(default_factory=list)
     push_to_hub: str | None = None
     caveats: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _one_way_to_freeze(self) -> CrossEncoderConfig:
+        if self.lora and self.model.frozen_layers:
+            raise ValueError("lora freezes the whole base and adapts it; leave out model.frozen_layers")
+        return self

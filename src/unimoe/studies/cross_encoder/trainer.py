@@ -11,7 +11,7 @@ it; this file finds the weights, seeds the head, and refuses bad bases.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
@@ -22,12 +22,13 @@ from unimoe.config.base import BUNDLED_ENCODER
 from unimoe.core.errors import DataError, first_few, named_inputs
 from unimoe.core.io import atomic_dir, hash_json
 from unimoe.metrics import score_run
-from unimoe.models.folder import find_folder
-from unimoe.models.model_files import first_line, silence_transformers
+from unimoe.models.folder import ModelFolder, find_folder
+from unimoe.models.model_files import first_line, missing_weights, silence_transformers
 from unimoe.models.reranker import rerank_run
 from unimoe.models.rerankers.cross_encoder import CrossEncoderReranker
 from unimoe.models.seen_queries import SeenQueries, seen_by
 from unimoe.results import TrainingBudget, arm_dir
+from unimoe.studies.common.adapters import add_adapters, name_trained_base
 from unimoe.studies.common.trained_model import MANIFEST, TrainedModel, freeze_lower_layers, read_trained, write_trained
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig, CrossEncoderModelConfig
 from unimoe.studies.cross_encoder.data import CrossEncoderData, LabelledList, fit_for
@@ -68,8 +69,8 @@ class CrossEncoderTraining(Training):
 
     def __init__(self, config: CrossEncoderConfig, data: CrossEncoderData, device: torch.device) -> None:
         self.config, self.lists, self._dev, self.device = config, fit_for(config.loss, data.lists), data.dev, device
-        self._base, self._identity = find_cross_encoder(config.model)
-        self.base_seen = seen_by(self._base)
+        self._base = find_cross_encoder(config.model)
+        self.base_seen = seen_by(self._base.inner)
         folder = arm_dir(Path(config.output_dir), config.arm, config.seed)
         self.checkpoint_dir = folder / "checkpoint"
         self._bfloat16 = config.dtype == "bfloat16"
@@ -78,7 +79,7 @@ class CrossEncoderTraining(Training):
         content = {
             "lists": self.lists.content_hash,
             "dev": " ".join(one.content_hash for one in self._dev),
-            "base": self._identity,
+            "base": self._base.identity,
             "dtype": "bfloat16" if self._bfloat16 else "float32",
         }
         settings = {"config": _determining(config.model_dump()), "content": content}
@@ -117,12 +118,12 @@ class CrossEncoderTraining(Training):
         from transformers import get_linear_schedule_with_warmup, set_seed
 
         config = self.config
-        self._model = new_cross_encoder(config.model, self._base, config.seed, self.device)
+        self._model = new_cross_encoder(config, self._base, self.device)
         set_seed(config.seed)  # again, as the head may have drawn more or fewer numbers
-        trained = [(name, weight) for name, weight in self._model.named_parameters() if weight.requires_grad]
-        decays = [weight.ndim > 1 and "bias" not in name for name, weight in trained]
+        self._weights = {name: weight for name, weight in self._model.named_parameters() if weight.requires_grad}
+        decays = [weight.ndim > 1 and "bias" not in name for name, weight in self._weights.items()]
         groups = [
-            {"params": [weight for (_, weight), decay in zip(trained, decays, strict=True) if decay is kind],
+            {"params": [weight for weight, decay in zip(self._weights.values(), decays, strict=True) if decay is kind],
              "weight_decay": config.weight_decay if kind else 0.0}
             for kind in (True, False)
         ]  # fmt: skip
@@ -214,16 +215,16 @@ class CrossEncoderTraining(Training):
         return mean, {**found, "mean_ndcg@10": mean}
 
     def keep_best(self) -> None:
-        """Copy the weights."""
-        self._best = {name: weight.detach().cpu().clone() for name, weight in self._model.state_dict().items()}
+        """Copy the weights that train."""
+        self._best = {name: weight.detach().cpu().clone() for name, weight in self._weights.items()}
 
     def parts(self) -> Parts:
-        """Return the weights, the best ones, the optimizer's moments, and the random numbers of dropout."""
+        """Return the weights that train, the best ones, the optimizer's moments, and dropout's random numbers."""
         random = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             random["cuda"] = torch.cuda.get_rng_state(self.device)
         return {
-            "weights": self._model.state_dict(),
+            "weights": self._weights,
             "best": self._best,
             "optimizer": optimizer_tensors(self._optimizer),
             "random": random,
@@ -231,21 +232,27 @@ class CrossEncoderTraining(Training):
 
     def load_parts(self, parts: Parts) -> None:
         """Restore what ``parts`` returned."""
-        self._model.load_state_dict(parts["weights"])
+        self._set_weights(parts["weights"])
         self._best = dict(parts["best"])
         restore_optimizer(self._optimizer, parts["optimizer"])
         torch.set_rng_state(parts["random"]["cpu"])
         if "cuda" in parts["random"] and self.device.type == "cuda":
             torch.cuda.set_rng_state(parts["random"]["cuda"], self.device)
 
+    def _set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        for name, weight in self._weights.items():
+            weight.data.copy_(weights[name])
+
     def finish(self) -> None:
         """Write the best model, with its card and manifest."""
         progress = self.progress
-        self._model.load_state_dict(self._best)
+        self._set_weights(self._best)
         self._fill_card()
         with atomic_dir(self.checkpoint_dir) as temporary:
             with silence_transformers():
                 self._model.save_pretrained(str(temporary))
+            if self.config.lora:
+                name_trained_base(temporary, self.config.model.base, self.config.model.revision)
             chose = (text for one in self._dev for text in one.collection.queries.values())
             (self.base_seen | SeenQueries.of((one.query for one in self.lists.lists), chose)).write(temporary)
             write_trained(
@@ -254,7 +261,7 @@ class CrossEncoderTraining(Training):
                 arm=self.config.arm,
                 seed=self.config.seed,
                 which="best",
-                base_model=self._identity,
+                base_model=self._base.identity,
                 fingerprint=self.state.fingerprint,
                 start=progress.start,
                 dev=progress.best_score,
@@ -284,7 +291,11 @@ class CrossEncoderTraining(Training):
             card.train_datasets = card.extract_dataset_metadata(data, card.train_datasets, loss, "train")
         card.set_losses([loss])
         names = ("learning_rate", "batch_size", "warmup_ratio", "weight_decay", "max_grad_norm", "seed")
-        card.non_default_hyperparameters = {name: getattr(config, name) for name in names} | {"steps": self.steps}
+        settings = {name: getattr(config, name) for name in names} | {"steps": self.steps}
+        if config.lora:
+            settings["lora"] = config.lora.model_dump()
+            card.tags = [*(card.tags or ()), "lora"]
+        card.all_hyperparameters = settings  # the library shows none without these
 
 
 def _determining(config: dict[str, Any]) -> dict[str, Any]:
@@ -299,11 +310,8 @@ def _begin_loader() -> None:
     torch.empty((), dtype=torch.int64).random_()
 
 
-def find_cross_encoder(config: CrossEncoderModelConfig) -> tuple[Path, str]:
-    """Find a base by name: the folder of the model of transformers and its tokenizer, and its identity ``id@hash``.
-
-    One with several labels is refused, and an adapter.
-    """
+def find_cross_encoder(config: CrossEncoderModelConfig) -> ModelFolder:
+    """Find the folder of a base by name; one with several labels is refused, and an adapter."""
     remedy, trust = f", or set model.base to {BUNDLED_ENCODER}", config.trust_remote_code
     found = find_folder("model.base", config.base, config.revision, trust_remote_code=trust, remedy=remedy)
     found.refuse_no_config()
@@ -315,21 +323,22 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> tuple[Path, str]:
             f"model.base {config.base!r} has {labels} labels, a ranking loss needs one score per pair; "
             "take the encoder it was made from"
         )
-    return found.inner, found.identity
+    return found
 
 
-def new_cross_encoder(config: CrossEncoderModelConfig, folder: Path, seed: int, device: torch.device) -> CrossEncoder:
-    """Make a cross-encoder of one label on the base in a folder; ``seed`` initialises its new head."""
+def new_cross_encoder(settings: CrossEncoderConfig, base: ModelFolder, device: torch.device) -> CrossEncoder:
+    """Make a cross-encoder of one label on a base, whose seed initialises its new head and adapters."""
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
     from transformers import set_seed
 
-    set_seed(seed)  # the trainer sets it again, but only after the head is initialised
+    config = settings.model
+    set_seed(settings.seed)  # the trainer sets it again, but only after the head is initialised
     trust = {"trust_remote_code": config.trust_remote_code}
     try:
         with silence_transformers():
             reader = Transformer(
-                str(folder),
+                str(base.inner),
                 transformer_task="sequence-classification",
                 config_kwargs={"num_labels": 1, **trust},
                 model_kwargs={"dtype": torch.float32, **trust},
@@ -348,4 +357,26 @@ def new_cross_encoder(config: CrossEncoderModelConfig, folder: Path, seed: int, 
         layers = freeze_lower_layers(transformer.model.base_model, config.frozen_layers)
         if config.frozen_layers > layers:
             raise DataError(f"model.frozen_layers {config.frozen_layers}: the base has {layers} layers")
+    if settings.lora:
+        inner: Any = model[0].model
+        add_adapters(inner, settings.lora, settings.seed, _heads(inner, base))
     return model
+
+
+def _heads(model: Any, base: ModelFolder) -> list[str]:
+    """Return the modules of a classifier that make the score, and those that the base has no weights for.
+
+    They train as a whole, and are saved with the adapters: nobody else has these weights.
+    """
+    prefix = model.base_model_prefix
+    heads = [
+        name for name, part in model.named_children() if name != prefix and next(part.parameters(), None) is not None
+    ]
+    poolers = [f"{prefix}.{name}" for name, part in model.base_model.named_children() if name == "pooler"]
+    with silence_transformers():
+        new = [name.rpartition(".")[0] for name in missing_weights(model, base.inner, base)]
+    found = list[str]()
+    for name in (*heads, *poolers, *new):
+        if not any(name == known or name.startswith(f"{known}.") for known in found):
+            found.append(name)
+    return found
