@@ -137,6 +137,7 @@ def test_the_bundled_encoder_is_found_offline_under_an_adapter_that_names_it_as_
     assert folder.base.is_bundled
     assert folder.kind == "encoder"
     ours, model = load(trainer.last_dir), trainer.model.eval()
+    assert load(trainer.last_dir).base_identity == ours.base_identity != load(BUNDLED_ENCODER).base_identity
     with torch.no_grad():
         assert np.allclose(ours.encode(TEXTS), model(ours.token_ids(TEXTS)).numpy(), atol=1e-6)
 

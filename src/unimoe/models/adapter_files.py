@@ -67,7 +67,7 @@ def stored_weights(folder: Path) -> set[str]:
     return {name.removeprefix(_OUTER) for name in weights}
 
 
-def name_base(folder: Path, base: str, revision: str | None = None) -> None:
+def name_base(folder: Path, base: str, revision: str | None) -> None:
     """Name the base in an adapter's settings as others find it, not by its path here, and sort what PEFT keeps as sets.
 
     Args:

@@ -254,20 +254,15 @@ def _base_of(key: str, root: Path, *, trust: bool, weights: bool) -> ModelFolder
         return None
     if len(adapters) > 1 or not place.is_file():
         raise DataError(f"{adapters[-1]}: an adapter elsewhere than in the model's first module; {_MERGE}")
-    settings, name, revision = read_settings(place), None, None
+    settings = read_settings(place)
     _refuse_other_adapters(place, settings)
     whole = [path for path in inner.iterdir() if is_weights(path) and not path.name.startswith("adapter_model")]
     if whole:
         raise DataError(f"{inner}: holds a whole model ({whole[0].name}) and an adapter; take away what is not meant")
-    trained = read_settings(root / "unimoe.json")
-    if "fingerprint" in trained:  # it was trained on this base, whose name on the hub is in the adapter
-        section = "encoder" if trained.get("kind") == "biencoder" else "model"
-        try:
-            settings = {"base_model_name_or_path": trained["config"][section]["base"]}
-            settings["revision"] = trained["config"][section].get("revision")
-        except (KeyError, TypeError, AttributeError):
-            raise DataError(f"{root / 'unimoe.json'}: names no base model; train it again") from None
     name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
+    trained = str(read_settings(root / "unimoe.json").get("base_model"))
+    if trained.startswith("bundled:"):  # which is here, and in the adapter under its name on the hub
+        name, revision = ":".join(trained.partition("@")[0].split(":")[:2]), None  # without a number of layers
     if not isinstance(name, str) or not name:
         raise DataError(f"{place}: names no base model; set base_model_name_or_path to its hub id or folder")
     if not Path(name).is_dir() and (inner / name).is_dir():

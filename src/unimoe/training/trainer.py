@@ -225,7 +225,7 @@ class ArmTraining(Training):
             # Without False, "auto" would ask the hub whether embedding layers belong to the adapter.
             self._peft.save_pretrained(temporary, save_embedding_layers=False)
             _write_masters(temporary / ADAPTER_FILE, self._optimizer.masters)
-            name_base(temporary, base_on_hub(self.experiment))
+            name_base(temporary, base_on_hub(self.experiment), self.experiment.model.revision)
             checkpoint = Checkpoint(
                 arm=self.arm,
                 seed=self.seed,
