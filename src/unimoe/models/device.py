@@ -9,7 +9,9 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ContextDecorator
 from functools import cache
+from threading import Lock
 from typing import Any, Literal, get_args
 
 import torch
@@ -27,8 +29,33 @@ _WORTH_IT = 1.3
 _PROBE_SHAPE, _PROBE_SECONDS = (2048, 576, 1536), 0.5
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
 
-# For each new shape cuDNN's attention builds a plan, on an H200 for 150 ms, and few batches have the shape of another.
-torch.backends.cuda.enable_cudnn_sdp(False)
+_ATTENTION: Any = torch.backends.cuda
+
+
+class _WithoutCudnnAttention(ContextDecorator):
+    """Keeps torch from cuDNN's attention while a call computes, in whatever thread, and then leaves torch as it was.
+
+    For each new shape it builds a plan, on an H200 for 150 ms, and few batches have the shape of another.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._calls, self._given = Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._calls == 0:
+                self._given = _ATTENTION.cudnn_sdp_enabled()
+                _ATTENTION.enable_cudnn_sdp(False)
+            self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._calls -= 1
+            if self._calls == 0:
+                _ATTENTION.enable_cudnn_sdp(self._given)
+
+
+without_cudnn_attention = _WithoutCudnnAttention()
 
 
 def choose_device(name: str | None = None) -> torch.device:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 from unimoe.core.console import Step
 from unimoe.core.planning import Job
+from unimoe.models.device import without_cudnn_attention
 from unimoe.training.run_state import LogStep, Parts, Progress, RunState
 
 StepFacts = dict[str, Any]
@@ -124,6 +125,7 @@ class Training(ABC):
             self._patience is not None and self.progress.waited >= self._patience
         )
 
+    @without_cudnn_attention
     def run(self, on_step: OnStep | None = None) -> None:
         """Train to the end, from the saved state where there is one, unless that is done.
 
@@ -154,6 +156,7 @@ class Training(ABC):
     def steps_to_time(self) -> Job[int]:
         """Return the steps of a prepared training, for a plan; the first ones are a sample."""
 
+        @without_cudnn_attention
         def take(number: int) -> None:
             self.begin_step(number)
             self.step(number)
