@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,21 +19,22 @@ from unimoe.analysis.gates.findings import mean_difference, ratio_weights, witho
 from unimoe.analysis.gates.scores import Aligned, Runs, align, seeds_on
 from unimoe.analysis.saved_comparison import Correction, TestFamily, adjusted, saved_comparison
 from unimoe.analysis.statistics.estimates import FEWEST, MIN_DIFFERING, Estimate, Linear, estimate, over_collections
-from unimoe.analysis.statistics.resampling import bootstrap_means, sign_flip_p
+from unimoe.analysis.statistics.resampling import checks_of_pairs
 from unimoe.analysis.statistics.variance import Array, Drawn, groups_of, moments
 from unimoe.checks import Check
 from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.metrics.scoring import dataset_group
 from unimoe.results import EvalResult
-from unimoe.results.clusters import cluster_sums
-from unimoe.results.folder import Results
+from unimoe.results.folder import Results, Seed
 
 ALPHA = 0.05
 ITERATIONS = 10_000
 
 _MOST_FOR_ALL_PAIRS = 8  # systems on a dataset; all pairs of more would be a family in which little can be found
 _ROUNDING = 1e-12
+
+_Column: TypeAlias = tuple[str, tuple[Seed, ...], str]  # a system, its runs, and a metric: one column of scores
 
 
 @dataclass(frozen=True)
@@ -180,25 +183,22 @@ def compare_arms(
     if iterations < 1:
         raise UsageError(f"iterations {iterations}: at least 1 is needed, 10000 are usual")
     asked = list(questions_of(results) if questions is None else questions)
-    found, deltas = dict[Question, Comparison](), dict[str, dict[Question, Array]]()
+    found = dict[Question, Comparison]()
+    checked: dict[str, dict[Question, tuple[_Column, _Column]]] = {}  # by key
     # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
     main = {question.key for question in asked if question.metric is None}
     for question in asked:
-        found[question], delta = compared(results, question)
-        checked = question.metric is None or question.key not in main
-        if checked and not question.parts and results.labelled(question.key) is None:
-            deltas.setdefault(question.key, {})[question] = delta
-    for key, of_key in deltas.items():
-        columns, codes = np.column_stack(list(of_key.values())), results.codes(key)
-        if codes is None:
-            means = bootstrap_means(columns, iterations, seed)
-        else:  # whole clusters: sums over the queries that are drawn, divided by how many these are
-            columns = cluster_sums(np.column_stack([columns, np.ones(len(columns))]), codes)
-            means = bootstrap_means(columns, iterations, seed)
-            columns, means = columns[:, :-1], means[:, :-1] / means[:, -1:]
-        ends = np.quantile(means, [ALPHA / 2.0, 1.0 - ALPHA / 2.0], axis=0).T.tolist()
-        for question, (low, high), p in zip(of_key, ends, sign_flip_p(columns, iterations, seed), strict=True):
-            found[question] = replace(found[question], check_interval=(low, high), check_p=float(p))
+        found[question], used = compared(results, question)
+        wanted = question.metric is None or question.key not in main
+        if wanted and not question.parts and results.labelled(question.key) is None:
+            checked.setdefault(question.key, {})[question] = used
+    for key, of_key in checked.items():
+        columns = {column: place for place, column in enumerate(dict.fromkeys(chain.from_iterable(of_key.values())))}
+        means = [results.scores(arm, key, seeds, metric).mean(axis=0) for arm, seeds, metric in columns]
+        pairs = np.array([[columns[column] for column in pair] for pair in of_key.values()])
+        checks = checks_of_pairs(np.column_stack(means), pairs, results.codes(key), iterations, seed)
+        for question, (low, high), p in zip(of_key, *(part.tolist() for part in checks), strict=True):
+            found[question] = replace(found[question], check_interval=(low, high), check_p=p)
 
     # Each metric is a family of its own, the main metrics of all datasets together, and so are averages of a metric.
     def family_of(c: Comparison) -> object:
@@ -336,8 +336,8 @@ def _difference(scores: Aligned, queries: int) -> tuple[Estimate, str]:
     return estimated, estimated.unfit if differ.enough else few
 
 
-def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
-    """Compare two systems before any correction, and return the differences by query too."""
+def compared(results: Results, question: Question) -> tuple[Comparison, tuple[_Column, _Column]]:
+    """Compare two systems before any correction, and return the runs of each that are compared on the first key."""
     keys, arms = question.place, (question.system, question.baseline)
     metric = question.metric or results.measured(keys[0])[0].main_metric
     scores = align(results, arms, keys, metric)
@@ -385,7 +385,8 @@ def compared(results: Results, question: Question) -> tuple[Comparison, Array]:
         without=tuple((n, mean_difference([*r.by_dataset]).value(r.means)) for n, r in without_each_dataset(scores)),
         elsewhere=None if len(each) < FEWEST or unfit else over_collections(scores.moments, each, estimated.estimand),
     )
-    return found, delta
+    first, second = ((arm, runs.seeds, metric) for arm, runs in zip(arms, used[0][1], strict=True))
+    return found, (first, second)
 
 
 def _other_runs(results: Results, arms: Collection[str], keys: Sequence[str], metric: str) -> Iterator[Array]:

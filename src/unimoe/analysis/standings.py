@@ -147,9 +147,12 @@ def standings_of(
         sets = [[(place, [*systems[:place], *systems[place + 1 :]])] for place in systems]
         allowed = {name: level(together.smallest_p(of, one_sided=True)) for name, of in zip(means, sets, strict=True)}
     others, found = len(means) - 1, []
+    of_system: dict[str, list[tuple[float, float]]] = {name: [] for name in means}
+    for (first, second), (delta, p) in tests.items():
+        of_system[first].append((delta, 1.0 if p is None else p))
+        of_system[second].append((-delta, 1.0 if p is None else p))
     for system in sorted(means, key=lambda name: -means[name]):
-        own = [(delta if system == first else -delta, 1.0 if p is None else p)
-               for (first, second), (delta, p) in tests.items() if system in (first, second)]  # fmt: skip
+        own = of_system[system]
         p_values = [corrected(p, together.of_all) for _, p in own] if together else holm([p for _, p in own])
         sure = [delta for (delta, _), p in zip(own, p_values, strict=True) if p < ALPHA]
         found.append(

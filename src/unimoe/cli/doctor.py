@@ -39,7 +39,7 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     from unimoe.data.catalog import available
     from unimoe.data.published import APIDOCS, BEIR_NAMES
     from unimoe.experiment.plan import planned
-    from unimoe.models.device import choose_dtype, describe_device, probe_speed
+    from unimoe.models.device import choose_dtype, describe_device, other_work, probe_speed
     from unimoe.results import git_state, package_versions
 
     yield "python", f"{platform.python_version()} on {platform.platform()}"
@@ -50,7 +50,8 @@ def examine(experiment: Experiment, device: torch.device) -> Iterator[tuple[str,
     yield "device", describe_device(device)
     dtype = str(choose_dtype(device, experiment.model.dtype, trains=True)).removeprefix("torch.")
     measured = ", ".join(f"{name} {speed / 1e9:,.0f} GFLOP/s" for name, speed in probe_speed(device.type).items())
-    yield "dtype", f"{dtype} (matrix products: {measured})"
+    said = "; ".join(filter(None, (f"{dtype} (matrix products: {measured})", other_work(device.type))))
+    yield "dtype", said
     cache = cache_dir()
     sizes = []
     for folder in sorted(path for path in cache.iterdir() if path.is_dir()):

@@ -23,7 +23,7 @@ from unimoe.evaluation.system import ZERO_SHOT_ARM
 from unimoe.experiment.job import ANALYZE, checked_gates
 from unimoe.models.batching import default_token_budget
 from unimoe.models.checkpoint import ADAPTER_FILE, folder_name
-from unimoe.models.device import choose_dtype, release_memory
+from unimoe.models.device import choose_dtype, other_work, release_memory
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT, FrozenLayers
 from unimoe.models.loader import ModelLoader
 from unimoe.models.pair_model import PairModelReranker
@@ -116,6 +116,8 @@ def planned(experiment: Experiment, device: torch.device, started: float) -> Ite
     training = load_training_data(experiment)
     expected, seeds = plan_run(experiment, loader, started, training), len(experiment.seeds)
     yield f"{expected} for {experiment.name}, {seeds} seed{'s' * (seeds > 1)}, on this device"
+    if slowed := other_work(device.type):
+        yield slowed
     yield training.in_words()
     yield from lines(training.checks, "caveat")
     if beside := load_extra_systems(experiment, device, loader.dtype):

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unimoe.core.errors import DataError, InputError
-from unimoe.models.device import release_memory
+from unimoe.models.device import release_memory, without_cudnn_attention
 
 Input = TypeVar("Input")
 Made = TypeVar("Made")
@@ -135,7 +135,8 @@ class FittingBatches:
             for places in self._plan([inputs[index] for index in left], limit, count):
                 batch, values = [left[place] for place in places], None
                 try:
-                    values = compute(batch)
+                    with without_cudnn_attention:
+                        values = compute(batch)
                 except RuntimeError as error:
                     # cuBLAS and cuDNN report it by errors of their own, without a class.
                     if not isinstance(error, torch.OutOfMemoryError) and "STATUS_ALLOC_FAILED" not in str(error):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import gc
 import math
+import os
 import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ContextDecorator
 from functools import cache
+from threading import Lock
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,13 +25,45 @@ from unimoe.results import processor_name
 DeviceName = Literal["cpu", "cuda", "mps"]
 
 _WORTH_IT = 1.3
-"""Speed-up from which bfloat16 is worth its lost digits. CPUs with bfloat16 units show 1.5 to 1.7 and more."""
+"""Speed-up from which bfloat16 is worth its lost digits.
+
+Measured: 1.5 to 2.5 on a Xeon with AMX and on an EPYC of AMD's Zen 4. Another processor with avx512_bf16, without AMX,
+had .57 to .68 of float32's speed: such flags tell too little, so that a probe decides.
+"""
+
+_QUIET, _LOADED = 0.75, 0.5
+"""Where a process has less of its threads' time, and work waits for more of the cores, other work is beside it."""
 
 _PROBE_SHAPE, _PROBE_SECONDS = (2048, 576, 1536), 0.5
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""
 
-# For each new shape cuDNN's attention builds a plan, on an H200 for 150 ms, and few batches have the shape of another.
-torch.backends.cuda.enable_cudnn_sdp(False)
+_ATTENTION: Any = torch.backends.cuda
+
+
+class _WithoutCudnnAttention(ContextDecorator):
+    """Keeps torch from cuDNN's attention while a call computes, in whatever thread, and then leaves torch as it was.
+
+    For each new shape it builds a plan, on an H200 for 150 ms, and few batches have the shape of another.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._calls, self._given = Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._calls == 0:
+                self._given = _ATTENTION.cudnn_sdp_enabled()
+                _ATTENTION.enable_cudnn_sdp(False)
+            self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._calls -= 1
+            if self._calls == 0:
+                _ATTENTION.enable_cudnn_sdp(self._given)
+
+
+without_cudnn_attention = _WithoutCudnnAttention()
 
 
 def choose_device(name: str | None = None) -> torch.device:
@@ -66,17 +101,38 @@ def use_threads(count: int | None) -> None:
         torch.set_num_threads(count)
 
 
-@cache
 def probe_speed(device: str) -> dict[str, float]:
     """Measure the speed of matrix products in FLOP/s for float32 and the half dtype of a device, for half a second.
 
     The two alternate, so that other work on the machine slows both alike; the median forgets the first, slow one.
     """
+    return _probe(device)[0]
+
+
+def other_work(device: str) -> str:
+    """Say in a clause that other work slowed the probe of a CPU; empty on a quiet machine, and for a GPU.
+
+    Threads that wait for a processor show it at once; how many wait, over a minute, tells it from threads that a
+    product does not use.
+    """
+    share = _probe(device)[1]
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if device != "cpu" or share >= _QUIET or load < _LOADED * (os.cpu_count() or 1):
+        return ""
+    return (
+        f"measured on a busy machine: other work left {share:.0%} of the processors' time, load average {load:.1f}; "
+        "measure again when it is quiet"
+    )
+
+
+@cache
+def _probe(device: str) -> tuple[dict[str, float], float]:
+    """Return what ``probe_speed`` does, and which part of its threads' time the process had."""
     place, (rows, inputs, outputs) = torch.device(device), _PROBE_SHAPE
     x, weight = torch.ones(rows, inputs, device=place), torch.ones(outputs, inputs, device=place)
     given = {name: (x.to(getattr(torch, name)), weight.to(getattr(torch, name))) for name in ("float32", _half(device))}
     taken: dict[str, list[float]] = {name: [] for name in given}
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     with torch.inference_mode():
         while time.perf_counter() - start < _PROBE_SECONDS:
             for name, (left, right) in given.items():
@@ -84,7 +140,8 @@ def probe_speed(device: str) -> dict[str, float]:
                 left @ right.T
                 synchronize(place)
                 taken[name].append(time.perf_counter() - begin)
-    return {name: 2 * math.prod(_PROBE_SHAPE) / statistics.median(seconds) for name, seconds in taken.items()}
+    share = (time.process_time() - used) / (time.perf_counter() - start) / torch.get_num_threads()
+    return {name: 2 * math.prod(_PROBE_SHAPE) / statistics.median(seconds) for name, seconds in taken.items()}, share
 
 
 def _half(device: str) -> str:

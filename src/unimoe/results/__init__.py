@@ -359,9 +359,9 @@ def git_state() -> tuple[str | None, bool | None]:
 
 
 @cache
-def package_versions() -> dict[str, str]:
-    """Return the installed versions of ``PACKAGES``."""
-    installed = {package: list(metadata.distributions(name=package)) for package in PACKAGES}
+def package_versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Return the installed versions of packages, found once: that takes as long as to score a small run."""
+    installed = {package: list(metadata.distributions(name=package)) for package in packages}
     return {package: found[0].version if found else "not installed" for package, found in installed.items()}
 
 

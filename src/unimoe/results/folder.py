@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -81,20 +82,23 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         if len(self._typed) < len(self.everything):
             raise DataError(f"{output_dir}: two results claim the same arm, seed, task and dataset")
         self._measured: dict[str, list[EvalResult]] = {}
+        self._of_arm: dict[tuple[str, str], list[EvalResult]] = {}  # the same by key and arm
         self._first: dict[tuple[str, Seed, str], Seed] = {}  # by arm, seed and key: the first seed with the same scores
         for r in self.everything:
             self.setdefault(r.config_name, {}).setdefault(r.seed, {})[r.key] = dict(r.aggregate)
-            earlier = self._measured.setdefault(r.key, [])
-            of_arm = (o for o in earlier if o.config_name == r.config_name)
-            same = (o for o in of_arm if o.per_query == r.per_query and o.predicted == r.predicted and r.per_query)
+            earlier = self._of_arm.setdefault((r.key, r.config_name), [])
+            same = (o for o in earlier if o.per_query == r.per_query and o.predicted == r.predicted and r.per_query)
             first = next(same, r)
             self._first[r.config_name, r.seed, r.key] = first.seed
             if first is r:
                 earlier.append(r)
+                self._measured.setdefault(r.key, []).append(r)
         for key, of_key in self._measured.items():
             refuse_other_labels(key, of_key, in_clusters=clusters is not None)
         self._repeated_queries = dict(repeated_queries or {})
         self._rows: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
+        self._codes: dict[str, Codes] = {}
+        self._otherwise: dict[tuple[str, Seed, str, str], NDArray[np.float64]] = {}
         self._topics: dict[tuple[str, ...], list[Codes] | None] = {}
         self._asked: dict[str, dict[str, Asked | None]] = {}
 
@@ -156,7 +160,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     def measured(self, key: str, config_name: str | None = None) -> tuple[EvalResult, ...]:
         """Return the runs on one ``task/dataset``, of one arm or of every arm, by arm and seed."""
-        return tuple(r for r in self._measured.get(key, ()) if config_name in (None, r.config_name))
+        return tuple(self._measured.get(key, ()) if config_name is None else self._of_arm.get((key, config_name), ()))
 
     def seeds(self, config_name: str, key: str) -> tuple[int, ...]:
         """Return the training seeds of an arm's runs on one ``task/dataset``, ascending."""
@@ -266,7 +270,9 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
         """Return the number of the cluster of each query on one ``task/dataset``, by id; None without clusters."""
         if self.clusters is None:
             return None
-        return self.clusters.codes(sorted(self._measured[key][0].per_query))
+        if key not in self._codes:  # every comparison asks again
+            self._codes[key] = self.clusters.codes(sorted(self._measured[key][0].per_query))
+        return self._codes[key]
 
     @property
     def cluster_numbers(self) -> dict[str, int] | None:
@@ -298,11 +304,13 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     def otherwise(self, key: str, variants: Mapping[str, Otherwise]) -> Results | None:
         """Return the same with ``variants`` of some arms' scores on one ``task/dataset``; None where none has any."""
-        rows = {
-            (r.config_name, r.seed, key, r.main_metric): np.array(by_query_id({**r.per_query, **values}))
-            for r in self.measured(key)
-            if (name := variants.get(r.config_name)) and (values := r.otherwise.get(name)) is not None
-        }
+        rows = {}
+        for r in chain.from_iterable(self.measured(key, arm) for arm in variants):
+            place = (r.config_name, r.seed, key, variants[r.config_name])
+            if (values := r.otherwise.get(place[-1])) is not None:
+                if place not in self._otherwise:  # every comparison of an arm asks again
+                    self._otherwise[place] = np.array(by_query_id({**r.per_query, **values}))
+                rows[(*place[:-1], r.main_metric)] = self._otherwise[place]
         if not rows:
             return None
         other = copy(self)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
+import sys
 import unicodedata
 from array import array
 from collections.abc import Callable
@@ -42,14 +42,18 @@ BM25Engine = Literal["bm25s", "rank_bm25"]
 
 @cache
 def _bm25s() -> Any:
-    """Import bm25s. It imports JAX where that is installed, which would take three quarters of a GPU's memory."""
-    given = os.environ.get("JAX_PLATFORMS")
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    """Import bm25s as where JAX is not installed: it tries that out, which would take three quarters of a GPU's memory.
+
+    To let JAX see the CPU alone meanwhile would keep the process from the GPU for good.
+    """
+    modules: Any = sys.modules
+    given = {name: modules[name] for name in ("jax",) if name in modules}
+    modules["jax"] = None
     try:
         return importlib.import_module("bm25s")
     finally:
-        if given is None:
-            del os.environ["JAX_PLATFORMS"]
+        del modules["jax"]
+        modules.update(given)
 
 
 def engine_of(settings: EvaluationConfig) -> BM25Engine:

@@ -22,6 +22,7 @@ from unimoe.core.console import Step
 from unimoe.core.errors import DataError
 from unimoe.core.planning import Job
 from unimoe.core.trec import Run
+from unimoe.models.device import without_cudnn_attention
 from unimoe.training.run_state import LogStep, Parts, Progress, RunState
 
 StepFacts = dict[str, Any]
@@ -126,6 +127,7 @@ class Training(ABC):
             self._patience is not None and self.progress.waited >= self._patience
         )
 
+    @without_cudnn_attention
     def run(self, on_step: OnStep | None = None) -> None:
         """Train to the end, from the saved state where there is one, unless that is done.
 
@@ -175,6 +177,7 @@ class Training(ABC):
     def steps_to_time(self) -> Job[int]:
         """Return the steps of a prepared training, for a plan; the first ones are a sample."""
 
+        @without_cudnn_attention
         def take(number: int) -> None:
             self.begin_step(number)
             self.step(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from unimoe.analysis.tables.mteb import mteb_table, mteb_tasks_table
 from unimoe.analysis.tables.scores import overview_table
 from unimoe.core.errors import DataError, UsageError
 from unimoe.results import EvalResult, write_result
+from unimoe.results.clusters import Clusters
 from unimoe.results.folder import Results
 
 
@@ -38,6 +40,34 @@ def test_many_systems_are_compared_with_the_baseline_alone() -> None:
     names = ["bm25", *(f"system{i}" for i in range(12))]
     asked = questions_of(results_of(*(make_result(name, None, [0.5] * 9) for name in names)))
     assert [(q.system, q.baseline) for q in asked] == [(name, "bm25") for name in sorted(names[1:])]
+
+
+@pytest.mark.parametrize("drawn", ["queries", "clusters"])
+def test_every_pair_of_many_systems_is_what_it_is_alone(drawn: str) -> None:
+    """All pairs share a column a system: exact where two differ little, are equal, or have other runs in each pair."""
+    rng = np.random.default_rng(7)
+    hard, (far, *noise) = rng.random(60), rng.normal(0.0, 0.1, (5, 60))
+    near = hard.copy()
+    near[:7] += 1e-3
+    of_system = {"near": [near], "far": [hard + far], "equal": [hard * 3.0 / 3.0], "hard": [hard]}
+    of_system |= {"two": [hard + n for n in noise[:2]], "three": [hard - n for n in noise[1:]]}
+    items = [
+        make_result(name, seed if len(runs) > 1 else None, scores, paired_seeds=True)
+        for name, runs in of_system.items()
+        for seed, scores in enumerate(runs)
+    ]
+    clusters = Clusters("given", {f"q{i:03d}": f"c{i // 3}" for i in range(60)}) if drawn == "clusters" else None
+    results = Results(Path("out"), items, clusters=clusters)
+    asked = [Question("reranking/apidocs", *pair) for pair in combinations(of_system, 2)]
+    together = compare_arms(results, asked, iterations=999, correction="none")
+    for one, question in zip(together, asked, strict=True):
+        (alone,) = compare_arms(results, [question], iterations=999, correction="none")
+        assert one.check_p == alone.check_p
+        assert one.check_interval == pytest.approx(alone.check_interval, abs=1e-6)
+        for name in ("p", "runs", "means", "wins", "ties", "losses", "unfit"):
+            assert getattr(one, name) == getattr(alone, name)
+    equal = together[asked.index(Question("reranking/apidocs", "equal", "hard"))]
+    assert (equal.check_interval, equal.check_p) == ((0.0, 0.0), 1.0)
 
 
 class TestRows:

@@ -52,6 +52,31 @@ def tree(request: pytest.FixtureRequest) -> TokenTree:
     return build_tree(request.param)
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_attention_of_the_process_is_as_it_was_after_a_call_and_after_an_error(given: bool) -> None:
+    """Importing unimoe turned cuDNN's attention off for good, also for who brings a function of their own model."""
+    flags: Any = torch.backends.cuda
+    before = flags.cudnn_sdp_enabled()
+    base, seen = tiny_base(), list[bool]()
+    model = UnimodelForExp1(base, PLAIN, LONGEST, 0)
+
+    def look(*_: object) -> None:
+        seen.append(flags.cudnn_sdp_enabled())
+        if len(seen) == 2:
+            raise KeyError("of a model's own code")
+
+    base.model.model.embed_tokens.register_forward_hook(look)
+    try:
+        flags.enable_cudnn_sdp(given)
+        model.encode(["one text"])
+        assert flags.cudnn_sdp_enabled() == given
+        with pytest.raises(KeyError):
+            model.encode(["another"])
+        assert (flags.cudnn_sdp_enabled(), seen) == (given, [False, False])
+    finally:
+        flags.enable_cudnn_sdp(before)
+
+
 def random_states(tokens: int, heads: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values; the values wider than the others."""
     generator = torch.Generator().manual_seed(0)

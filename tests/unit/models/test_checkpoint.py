@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 from support.scripts import read_plain, write_plain
 
+from unimoe.cli.doctor import examine
 from unimoe.config import Experiment
 from unimoe.config.files import overridden, parse_config
 from unimoe.core.errors import DataError, UsageError
@@ -163,6 +165,25 @@ def test_a_dtype_is_that_of_the_config_else_bfloat16_where_it_is_clearly_faster(
     assert choose_dtype(CPU) == getattr(torch, dtype)
     monkeypatch.setattr(device_module, "probe_speed", None)  # nothing is measured
     assert choose_dtype(CPU, "float16") == torch.float16
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "load", "busy"),
+    [("cpu", 0.4, 3.0, True), ("cpu", 0.95, 3.0, False), ("cpu", 0.4, 0.2, False), ("cuda", 0.1, 3.0, False)],
+)
+def test_a_probe_beside_other_work_says_so(
+    monkeypatch: pytest.MonkeyPatch, device: str, share: float, load: float, busy: bool
+) -> None:
+    """An estimate on a busy machine read as if it were idle."""
+    monkeypatch.setattr(device_module, "_probe", lambda _: ({"float32": 1e9, "bfloat16": 2e9}, share))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    said = "measured on a busy machine: other work left 40% of the processors' time, load average 3.0; measure again"
+    assert device_module.other_work(device).startswith(said) == busy
+    assert bool(device_module.other_work(device)) == busy
+    found = examine(experiment(), torch.device(device))
+    if device == "cpu":
+        assert ("busy machine" in next(text for name, text in found if name == "dtype")) == busy
 
 
 @pytest.mark.parametrize(("half", "trained"), [("float16", "float32"), ("bfloat16", "bfloat16")])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,11 +17,10 @@ from support.toy_collections import SMALL, invented, write_msmarco
 
 from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UnimoeError, UsageError
-from unimoe.core.io import cache_dir, hash_file
+from unimoe.core.io import cache_dir, hash_file, write_text
 from unimoe.core.trec import head, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.formats.runs import read_run
-from unimoe.retrieval import bm25
 from unimoe.retrieval.bm25 import BM25Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, reciprocal_rank_fusion
 
@@ -30,24 +29,30 @@ both_engines = pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")  # no run of another test is served
 
 
-def test_a_search_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    """bm25s imports JAX where it is installed, which is kept from the GPU for that import alone."""
-    seen = list[str | None]()
-    imported = importlib.import_module
+_SEARCHES = """
+import os, sys
+{host}
+before = dict(os.environ)
+from unimoe.config import BM25Config
+from unimoe.retrieval.bm25 import make_tokenizer
+make_tokenizer(BM25Config())
+jax = sys.modules.get("jax")
+changed = {{name for name in os.environ if os.environ[name] != before.get(name)}}
+print(jax and jax.backend, "bm25s" in sys.modules, "jax" in sys.modules, changed or None)
+import jax
+"""
 
-    def noted(name: str) -> Any:
-        seen.append(os.environ.get("JAX_PLATFORMS"))
-        return imported(name)
 
-    for given in (None, "cuda"):
-        monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-        if given:
-            monkeypatch.setenv("JAX_PLATFORMS", given)
-        bm25._bm25s.cache_clear()
-        monkeypatch.setattr(importlib, "import_module", noted)
-        bm25_run(SMALL, 3, PARAMS)
-        assert os.environ.get("JAX_PLATFORMS") == given
-    assert {*seen} == {"cpu", "cuda"}
+@pytest.mark.parametrize(("host", "found"), [("", "None True False None"), ("import jax", "not begun True True None")])
+def test_words_leave_jax_and_the_environment_as_they_were(tmp_path: Path, host: str, found: str) -> None:
+    """bm25s tries JAX out, which would take a GPU's memory; JAX kept to the CPU for that would stay there."""
+    write_text(tmp_path / "jax" / "__init__.py", "backend = 'not begun'\n")
+    begins = "import jax, numpy\n\ndef top_k(x, k):\n    jax.backend = 'begun'\n    return x[:k], numpy.arange(k)\n"
+    write_text(tmp_path / "jax" / "lax.py", begins)
+    command = [sys.executable, "-c", _SEARCHES.format(host=host)]
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.returncode) == (found, 0), done.stderr
 
 
 def toy(texts: dict[str, str], queries: dict[str, str]) -> Collection:

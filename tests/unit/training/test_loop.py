@@ -74,6 +74,16 @@ class Apart(Counting):
     dev_log = "dev"
 
 
+def test_training_leaves_the_attention_of_the_process_as_it_was(tmp_path: Path) -> None:
+    flags: Any = torch.backends.cuda
+    seen = [flags.cudnn_sdp_enabled()]
+    Counting(tmp_path / "whole").run(lambda *_: seen.append(flags.cudnn_sdp_enabled()))
+    assert seen == [True, *[False] * 6]
+    with pytest.raises(KilledError):
+        Counting(tmp_path / "killed").run(kill_after(2))
+    assert flags.cudnn_sdp_enabled()
+
+
 def state_in(folder: Path, settings: Mapping[str, Any]) -> RunState:
     return RunState(folder, settings, hash_json(dict(settings)))
 

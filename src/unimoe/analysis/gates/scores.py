@@ -109,17 +109,23 @@ class Aligned:
     @cached_property
     def differing(self) -> Differing:
         """On how many draws, queries or clusters or topics, the two arms differ, their runs averaged."""
-        found, carried, whole, most = set[tuple[int, int]](), 0.0, 0.0, 0.0
+        carried, whole, most, alone = 0.0, 0.0, 0.0, 0
+        together = [np.zeros(of.number, dtype=bool) for of in self.drawn]
         for place, (dataset, (first, second)) in enumerate(self.by_dataset.items()):
             gap = first.scores.mean(axis=0) - second.scores.mean(axis=0)
             gap = np.abs(gap - gap.mean() * (1.0 - self.shares.get(dataset, 1.0)))
             noise = self._noise(first.scores, second.scores)
             beyond = gap > max(_ROUNDING, _BEYOND * noise)
-            found.update(self._draws_of(place, beyond))
+            alone += 0 if self.drawn else int(beyond.sum())
+            for of, found in zip(self.drawn, together, strict=True):
+                if place in of.parts:
+                    columns, draws, _ = of.parts[place]
+                    found[beyond[columns] if draws is None else draws[beyond[columns]]] = True
             carried, whole, most = carried + (gap[beyond] ** 2).sum(), whole + (gap**2).sum(), max(most, noise)
+        number = alone + sum(int(found.sum()) for found in together)
         few = sum(self.moments.queries) < MIN_DIFFERING
-        enough = len(found) >= MIN_DIFFERING or (most >= _LEAST_NOISE and carried < _MOST_CARRIED * whole and not few)
-        return Differing(len(found), most > _ROUNDING, enough)
+        enough = number >= MIN_DIFFERING or (most >= _LEAST_NOISE and carried < _MOST_CARRIED * whole and not few)
+        return Differing(number, most > _ROUNDING, enough)
 
     def _noise(self, first: Array, second: Array) -> float:
         """Return the standard deviation that runs give to a query's difference of means, averaged over queries."""
@@ -127,17 +133,6 @@ class Aligned:
             return math.sqrt((first - second).var(axis=0, ddof=1).mean() / len(first))
         several = [scores for scores in (first, second) if len(scores) > 1]
         return math.sqrt(sum(scores.var(axis=0, ddof=1).mean() / len(scores) for scores in several))
-
-    def _draws_of(self, place: int, chosen: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-        """Yield the draws that some queries of a dataset belong to."""
-        if not self.drawn:
-            yield from ((place, query) for query in np.flatnonzero(chosen).tolist())
-        for kind, of in enumerate(self.drawn):
-            if place in of.parts:
-                columns, draws, _ = of.parts[place]
-                here = chosen[columns]
-                numbers = np.flatnonzero(here) if draws is None else draws[here]
-                yield from ((kind, draw) for draw in numbers.tolist())
 
     def estimate(self, quantity: Quantity, estimand: Estimand = "seeds_and_queries") -> Estimate:
         """Estimate a quantity of both arms; where no arm has several runs, these very runs are what it holds for."""

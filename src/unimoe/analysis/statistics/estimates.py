@@ -23,6 +23,7 @@ _Excess: TypeAlias = Callable[[float], tuple[float, Terms]]  # what a contrast e
 LEVEL = 0.95  # of every interval
 TWO_SEEDS = "where seeds carry most of the variance, an interval from two covers as little as 92 %; train a third"
 _MOST_GROUPS = 2  # of runs, where p has a tail of its own
+_EXACT = 1e-14  # a difference of two confidences that is their rounding
 FEWEST = 5  # datasets: of fewer the variance between them is hardly known
 MIN_DIFFERING = 6  # queries on which two arms must differ: with fewer no sign-flip test reaches .05
 
@@ -71,8 +72,6 @@ class Estimate:
         """Return where a rising confidence reaches a level."""
         if self._excess is None:
             raise ValueError("without an interval there is no bound")
-        from scipy.optimize import brentq  # takes a tenth of a second to import
-
         value, reach = self.value, float(stdtrit(self.degrees_of_freedom, confidence)) * self.standard_error
         # The end is there already, unless the variance of a ratio's contrast depends on the cutoff, or there is skew.
         end = value + reach
@@ -80,8 +79,12 @@ class Estimate:
         def beyond(cutoff: float) -> float:
             return below(cutoff) - confidence
 
+        if abs(beyond(end)) < _EXACT:
+            return end
         while (signs := beyond(value) * beyond(end)) > 0.0 and abs(end - value) < 1e9 * abs(reach):
             end = value + 2.0 * (end - value)
+        from scipy.optimize import brentq  # takes a tenth of a second to import
+
         return end if signs > 0.0 else float(brentq(beyond, value, end, xtol=1e-15, disp=False))
 
     def confidence_below(self, cutoff: float) -> float:

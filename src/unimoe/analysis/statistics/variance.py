@@ -153,7 +153,7 @@ class Terms:
         total = float(total_variance(self.query.sum(), self.run.sum(), self.residual.sum()))
         return 0.0 if total < _NOTHING else total
 
-    @property
+    @cached_property
     def freedom(self) -> float:
         """Degrees of freedom after Satterthwaite, never below those of the poorest part.
 

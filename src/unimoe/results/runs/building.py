@@ -7,7 +7,6 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from unimoe.checks import Check, lines, settled
@@ -17,7 +16,7 @@ from unimoe.core.errors import UsageError, some_ids
 from unimoe.core.grouping import gathered
 from unimoe.metrics import parse_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
-from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id
+from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, package_versions
 from unimoe.results.clusters import Clusters, Groups
 from unimoe.results.folder import Details, Results, Seed
 from unimoe.results.predicted import PredictedScores, agreement_of
@@ -221,7 +220,7 @@ def _result(
             created=run.modified,  # a run says nothing of its making but when it was written: is a gate older?
             python=platform.python_version(),
             platform=f"{platform.system()}-{platform.machine()}",
-            packages={name: version(name) for name in _PACKAGES},
+            packages=package_versions(_PACKAGES),
             device="none",
             hashes=hashes | ({"predicted_qrels": predicted.hash} if predicted else {}),
             wall_time_s=0.0,
