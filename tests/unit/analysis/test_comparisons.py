@@ -50,6 +50,7 @@ def test_every_pair_of_many_systems_is_what_it_is_alone(drawn: str) -> None:
     near = hard.copy()
     near[:7] += 1e-3
     of_system = {"near": [near], "far": [hard + far], "equal": [hard * 3.0 / 3.0], "hard": [hard]}
+    of_system |= {f"other{i}": [hard + n] for i, n in enumerate(rng.normal(0.0, 0.1, (4, 60)))}
     of_system |= {"two": [hard + n for n in noise[:2]], "three": [hard - n for n in noise[1:]]}
     items = [
         make_result(name, seed if len(runs) > 1 else None, scores, paired_seeds=True)

@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 from unimoe.analysis.statistics.variance import Array
 from unimoe.results.clusters import cluster_sums
 
-_TAILS = (0.025, 0.975)
+_TAILS, _FEW = (0.025, 0.975), 3
 _ROUNDING = 1e-12
 _CELLS = 2**20  # resamples times rows drawn at once: their counts take 4 MiB, and calls cost nothing beside
 _UNDECIDED = 255
@@ -34,7 +34,7 @@ def checks_of_pairs(
     a column for each system. What is drawn is rows or, where these have ``codes``, whole clusters.
     """
     against: NDArray[np.intp] | None = pairs
-    if len(pairs) <= columns.shape[1]:  # then single precision does, which is of the pair, not of its systems
+    if len(pairs) <= _FEW * columns.shape[1]:  # single precision does for a pair's own column, at a third of the time
         columns, against = columns[:, pairs[:, 0]] - columns[:, pairs[:, 1]], None
         columns[np.abs(columns) < _ROUNDING] = 0.0  # a tie, except for the rounding of an average
     if codes is None:
