@@ -40,7 +40,7 @@ def made_up(documents: int) -> Collection:
     """Documents of 60 words by Zipf's law, and queries of eight of them that are not among the 30 most frequent."""
     rng = np.random.default_rng(0)
     share = np.cumsum(1 / np.arange(1, VOCABULARY + 1))
-    names = np.array([f"word{number:x}" for number in range(VOCABULARY)], dtype=object)
+    names = np.array([f"w{number:x}" for number in range(VOCABULARY)], dtype=object)
 
     def text(words: int, skipped: int = 0) -> str:
         low = share[skipped - 1] if skipped else 0.0

@@ -193,10 +193,16 @@ def bm25_run(
 
     if not cached:
         return compute()
-    name = first_stage_name(params, engine)
-    settings = (name, repr(params.k1), repr(params.b), str(bool(collection.excludes_self)))
+    return cached_run(
+        bm25_path(collection, params, engine), depth, collection, first_stage_name(params, engine), compute
+    )
+
+
+def bm25_path(collection: Collection, params: BM25Config, engine: BM25Engine = "bm25s") -> Path:
+    """Return where the cache keeps rankings, but for their depth; ``params`` have the language."""
+    settings = (first_stage_name(params, engine), repr(params.k1), repr(params.b), str(bool(collection.excludes_self)))
     key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *_versions(engine)])
-    return cached_run(cache_dir("bm25") / key, depth, collection, name, compute)
+    return cache_dir("bm25") / key
 
 
 def _searched(
