@@ -31,11 +31,12 @@ from unimoe.data.sources.beir_layout import read_beir
 from unimoe.metrics import score_run
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.encoder import load_encoder
-from unimoe.retrieval.bm25 import bm25_run, first_stage_name, make_tokenizer
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.retrieval.dense import EmbeddedCollection, dense_run
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.retrieval.first_stage import FirstStage
 from unimoe.retrieval.model_search import ModelSearch
+from unimoe.retrieval.postings import Words
 from unimoe.retrieval.sizes import Size, cut, nearest_by_hamming, packed, search_size
 
 
@@ -206,9 +207,10 @@ NAMES = {"de": "german", "ru": "russian", "hi": "hindi", "ar": "arabic", "fa": "
 
 
 def words(language: str | None, text: str, stemmer: str = "snowball") -> list[str]:
-    tokenizer = make_tokenizer(BM25Config.model_validate({"language": language, "stemmer": stemmer}))
-    (found,) = tokenizer.tokenize([text], return_as="string", show_progress=False, allow_empty=False)
-    return list(found)
+    numbered = Words(BM25Config.model_validate({"language": language, "stemmer": stemmer}))
+    numbers = numbered.of(text)
+    stems = list(numbered.stems)
+    return [stems[number] for number in numbers]
 
 
 @pytest.mark.parametrize(

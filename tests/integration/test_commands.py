@@ -116,7 +116,7 @@ def use_vectors() -> None:
 
 @pytest.fixture
 def cache(tmp_cache: Path) -> Path:
-    """Vectors of a week ago, a run of today, and a download."""
+    """Vectors of a week ago, a run and an index of today, and a download."""
     use_vectors()
     bm25_run(invented(), 10, BM25Config(), cached=True)
     week_ago = time.time() - 7 * DAY
@@ -137,33 +137,35 @@ def kinds(*arguments: str) -> list[str]:
 def test_a_line_says_what_is_kept_of_which_model_and_collection_and_how_large(cache: Path) -> None:
     found = json.loads(successful(call_unimoe("cache", "--json")).stdout)
     assert found["folder"] == str(cache)
-    runs, download, vectors = found["entries"]
+    runs, download, index, vectors = found["entries"]
     assert (runs["model"], runs["collection"]) == ("bm25s(k1=0.9,b=0.4,stemmer=english)", "invented")
+    assert (index["model"], index["collection"]) == ("bm25s(stemmer=english)", "invented")
     assert (vectors["model"], vectors["collection"]) == (WordEmbedder.base_identity, "invented")
     assert vectors["bytes"] == sum(path.stat().st_size for path in (cache / "vectors").rglob("*") if path.is_file())
     assert vectors["last_use"] == pytest.approx(time.time() - 7 * DAY, abs=60)
     assert (download["kind"], download["bytes"]) == ("collections", 2**20)
     lines = successful(call_unimoe("cache")).stdout.splitlines()
     assert lines[0].split() == ["kind", "name", "model", "collection", "MiB", "last", "use"]
-    assert lines[3].startswith(f"vectors      {vectors['name']}")
-    assert lines[4] == "3 entries, 1.0 MiB"
+    assert lines[4].startswith(f"vectors      {vectors['name']}")
+    assert lines[5] == "4 entries, 1.0 MiB"
 
 
 @pytest.mark.parametrize(
     ("chosen", "left"),
     [
         ([], ["collections"]),
-        (["--older-than", "6.5"], ["bm25", "collections"]),
-        (["--older-than", "7.5"], ["bm25", "collections", "vectors"]),
-        (["invented", "--kind", "bm25"], ["collections", "vectors"]),
-        (["words@0123456789abcdef"], ["bm25", "collections"]),
-        (["--kind", "collections", "--kind", "bm25"], ["vectors"]),
+        (["--older-than", "6.5"], ["bm25", "collections", "index"]),
+        (["--older-than", "7.5"], ["bm25", "collections", "index", "vectors"]),
+        (["invented", "--kind", "bm25"], ["collections", "index", "vectors"]),
+        (["bm25s(stemmer=english)"], ["bm25", "collections", "vectors"]),
+        (["words@0123456789abcdef"], ["bm25", "collections", "index"]),
+        (["--kind", "collections", "--kind", "bm25"], ["index", "vectors"]),
     ],
 )
 def test_clear_removes_what_is_chosen_and_says_how_much(cache: Path, chosen: list[str], left: list[str]) -> None:
     done = successful(call_unimoe("cache", "clear", *chosen))
     assert kinds() == left
-    removed = 3 - len(left)
+    removed = 4 - len(left)
     assert f"removing {removed} entr" in done.stderr
     assert done.stdout.startswith(f"removed {removed} entr")
 
@@ -185,6 +187,7 @@ THESIS = (
     "embeddings/my_thesis/e.npy",
     f"vectors/{0:016x}-{1:016x}/notes/e.npy",  # as unimoe names them, and more in it
     "bm25/mine.trec",
+    f"index/{1:016x}/thesis.npy",
     "dense/0123456789abcdef/vectors.npy",
     "collections/zips/mine/corpus.jsonl",
     "collections/beir/mine/corpus.jsonl",
@@ -196,6 +199,8 @@ THESIS = (
 OWN = (
     f"embeddings/{0:016x}-{1:016x}/vectors.npy",  # of an earlier version
     f"bm25/{0:016x}.trec",
+    f"bm25/{0:016x}-100.trec",
+    f"index/{0:016x}/starts.npy",
     f"dense/{0:016x}.safetensors",
     f"vectors/{1:016x}-{1:016x}/.vectors.npy.host-1-1.tmp",
 )
@@ -261,7 +266,7 @@ def test_what_the_cache_cannot_clear_is_refused() -> None:
     ):
         done = call_unimoe("cache", *arguments)
         assert (done.returncode, words in done.stderr) == (2, True), done.stderr
-    assert len(kinds()) == 3
+    assert len(kinds()) == 4
 
 
 LINE = "error: stopped; run the same command again to go on from what is done\n"

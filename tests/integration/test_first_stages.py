@@ -92,14 +92,17 @@ class TestFusion:
     def test_a_plan_counts_what_has_to_be_embedded(self, data: Path, tmp_path: Path) -> None:
         here = shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("cache*"))
         done = successful(fused(here, tmp_path / "outputs", "--plan"))
-        _, fusion, reranking, seconds, total = done.stdout.splitlines()
+        _, fusion, words, reranking, seconds, total = done.stdout.splitlines()
         assert fusion.split()[:5] == ["fusion", "toy", "5", "35", "-"]
+        assert words.split()[:5] == ["bm25s", "toy", "5", "35", "-"]
         assert reranking.split()[:5] == ["reranking", "toy", "5", str(5 * DEPTH), "-"]
-        assert seconds.startswith("fusion: 35 texts, ")
+        assert seconds.startswith("first stages: 70 texts, ")
         assert seconds.endswith(" texts a second)")
         assert total.startswith(f"total: {5 * DEPTH} pairs, ")
         assert not [*(here / "cache" / "dense").glob("*.trec")]
         assert not (tmp_path / "outputs").exists()
+        again = successful(fused(here, tmp_path / "outputs", "--plan")).stdout
+        assert "bm25s" not in again, "what is kept is not searched again"
 
     def test_another_fusion_and_the_encoder_take_the_kept_vectors(
         self, data: Path, finished: Finished, tmp_path: Path

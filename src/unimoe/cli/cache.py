@@ -19,7 +19,7 @@ from unimoe.core.errors import MissingPartError, UsageError, did_you_mean, first
 from unimoe.core.limits import visible
 from unimoe.data.published import SHORT_NAMES
 
-_COMPUTED = ("vectors", "dense", "bm25", "embeddings")
+_COMPUTED = ("vectors", "dense", "bm25", "index", "embeddings")
 """Kinds that an evaluation makes again by itself; others were downloaded, or paid for at a server."""
 
 SERVED = "served:"
@@ -30,8 +30,9 @@ _HASH = "[0-9a-f]{16}"
 _OWN_NAMES = {
     "vectors": f"{_HASH}-{_HASH}",
     "embeddings": f"{_HASH}-{_HASH}",  # vectors of earlier versions
-    "dense": rf"{_HASH}\.(trec|safetensors)",
-    "bm25": rf"{_HASH}\.trec",
+    "dense": rf"{_HASH}(-\d+)?\.(trec|safetensors)",
+    "bm25": rf"{_HASH}(-\d+)?\.trec",
+    "index": _HASH,
     "votes": rf"{_HASH}\.json",
     "served": rf"{_HASH}\.json|vectors",
     "models": r"smollm2-135m-instruct-[\w.]+",
@@ -44,6 +45,7 @@ _OWN_NAMES = {
 _OWN_CONTENT = {
     "vectors": r"(store|made_from|ids)\.json|vectors\.npy",
     "embeddings": r"(store|made_from|ids)\.json|vectors\.npy",
+    "index": r"(words|made_from)\.json|(starts|lengths|documents|counts)\.npy",
     "served/vectors": rf"{_HASH}/{_HASH}\.npy",
     "collections/beir": rf"({'|'.join(sorted({name.partition('/')[0] for name in SHORT_NAMES}))})/.+",
     "collections/zips": rf"[^/]+-{_HASH}/.+",
@@ -72,11 +74,11 @@ def cache(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME", help="Entries, or all of a model or a collection.")
     ] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Only this kind: vectors, dense, bm25; repeatable.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Only this kind: vectors, dense, bm25, index.")] = None,
     older_than: Annotated[float, typer.Option(metavar="DAYS", min=0, help="Only what lay unused for so long.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """List or remove what evaluations keep in the user's cache (UNIMOE_CACHE): vectors, rankings of first stages.
+    """List or remove what evaluations keep in the user's cache (UNIMOE_CACHE): vectors, indexes, rankings.
 
     A line of ``list`` has kind, name, model, collection, size and last use. ``clear`` says how much it removes. Without
     --kind it removes what can be computed again: neither downloads nor what servers answered. What a running
@@ -150,7 +152,7 @@ def _is_unfinished(name: Path) -> bool:
 
 
 def _made_from(path: Path) -> tuple[str, str]:
-    """Return the model and the collection that a run or a folder of vectors names."""
+    """Return the model and the collection that a run, an index or a folder of vectors names."""
     with suppress(OSError, ValueError, LookupError):  # a damaged one can be removed too
         if path.suffix == ".trec":
             with path.open(encoding="utf-8") as file:

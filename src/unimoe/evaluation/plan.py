@@ -6,6 +6,7 @@ come from the statistics that MTEB publishes with them, and texts of these lengt
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +36,7 @@ from unimoe.models.served.client import RequestEstimate
 from unimoe.models.tree_attention import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
+from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.embeddings import is_kept
 
 if TYPE_CHECKING:
@@ -53,15 +55,19 @@ class PlannedDataset(LoadedDataset):
     Attributes:
         texts: that the first stage has to embed, those of queries first; none where the candidates are its own.
         asked: the number of queries among them.
+        searched: the seconds that BM25 took for a ranking that was not kept; None where it was, or is not needed.
     """
 
     def __init__(self, dataset: Dataset, device: torch.device | None = None) -> None:
         super().__init__(dataset, device)
         self.texts, self.asked = self._stage.texts_to_embed(self.whole), len(self.whole.queries)
-        self.search = self._stage.search
+        self.search, by_words = self._stage.search, self._stage.searches_by_words(self.whole)
         if self.texts:
-            by_words = self._stage.settings.model_copy(update={"first_stage": "bm25s"})
-            self._stage = replace(self._stage, settings=by_words)
+            words = self._stage.settings.model_copy(update={"first_stage": "bm25s"})
+            self._stage = replace(self._stage, settings=words)
+        start = time.perf_counter()
+        _ = self.first_stage  # kept, so that the evaluation finds it
+        self.searched = time.perf_counter() - start if by_words else None
 
     @cached_property
     def candidates(self) -> Run:
@@ -235,6 +241,10 @@ def print_plan(
             seconds = len(data.texts) * embed_job(encoder, documents or data.texts, len(data.texts)).seconds_each()
             kept = 4 * len(documents) * width
             add(fusion, PlannedWork(stage, data.dataset.name, data.asked, len(data.texts), kept, seconds=seconds))
+        if data.searched is not None:
+            found = sum(map(len, data.first_stage.run.values()))
+            place, texts = (engine_of(data.dataset.settings), data.dataset.name), data.asked + len(data.whole.corpus)
+            add(fusion, PlannedWork(*place, data.asked, texts, found * _LINE_BYTES, seconds=data.searched))
         for task in tasks:
             done = {work.dataset for work in works if work.task == "embedding"}
             if task == "embedding" and result_dataset(task, data.dataset) in done:

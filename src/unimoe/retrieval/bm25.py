@@ -1,59 +1,37 @@
-"""BM25 candidates, and how texts become the words that BM25 counts.
+"""BM25 candidates, and the rankings that the user's cache keeps.
 
-Text is title, a space, text; lower case; words by the language of the settings or else of the collection. Scores are
-Lucene's BM25 in float32. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact (published .679) and .320 on NFCorpus (.322).
-
-Words of English are Lucene's: runs of word characters, single ones included, without its 33 stop words, by Snowball's
-stemmer. Other languages have the stop words of bm25s and the stemmer of Snowball, where there are any. Chinese,
-Japanese, Korean, Thai, Lao, Khmer and Burmese become pairs of neighbouring characters, as by Lucene's CJKAnalyzer;
-words of other scripts in them stay whole. Outside English compatible characters are made equal (NFKC), and vowel signs
-are letters.
+Scores are Lucene's BM25 in float32, those of bm25s to the last bit. With k1 0.9 and b 0.4 nDCG@10 is .680 on SciFact
+(published .679) and .320 on NFCorpus (.322).
 """
 
 from __future__ import annotations
 
-import importlib
-import logging
-import re
-import sys
-import unicodedata
-from array import array
-from collections.abc import Callable
-from functools import cache
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unimoe.config import BM25Config, EvaluationConfig
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import cache_dir, hash_parts, lock
-from unimoe.core.trec import Run, write_run
+from unimoe.core.io import atomic_dir, cache_dir, hash_parts, lock, write_json
+from unimoe.core.trec import Run, head, write_run
 from unimoe.data.collection import Collection
-from unimoe.data.languages import BIGRAMS, ENGLISH, SNOWBALL
 from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
+from unimoe.retrieval.postings import Postings, Words, analyzer_name, damaged, write_postings
 
 BM25Engine = Literal["bm25s", "rank_bm25"]
 """Lucene's BM25 as bm25s computes it, or rank_bm25's BM25Okapi."""
 
-
-@cache
-def _bm25s() -> Any:
-    """Import bm25s as where JAX is not installed: it tries that out, which would take three quarters of a GPU's memory.
-
-    To let JAX see the CPU alone meanwhile would keep the process from the GPU for good.
-    """
-    modules: Any = sys.modules
-    given = {name: modules[name] for name in ("jax",) if name in modules}
-    modules["jax"] = None
-    try:
-        return importlib.import_module("bm25s")
-    finally:
-        del modules["jax"]
-        modules.update(given)
+_QUERIES = 32  # that a thread searches for at a time
 
 
 def engine_of(settings: EvaluationConfig) -> BM25Engine:
@@ -62,49 +40,120 @@ def engine_of(settings: EvaluationConfig) -> BM25Engine:
 
 
 class BM25Index:
-    """The words of one corpus, held in memory: bm25s scores every posting when the corpus is indexed.
+    """Lucene's BM25 over the postings of one corpus; what a word adds to scores is computed when a query first has it.
 
-    BM25Okapi reads the same words, to compare with numbers that were made with rank_bm25. Its idf differs from Lucene's
-    and is floored where it would be negative. It visits all documents in Python, which suits some ten thousand.
+    ``params`` have the language.
     """
 
-    def __init__(self, collection: Collection, params: BM25Config, engine: BM25Engine = "bm25s") -> None:
-        bm25s = _bm25s()
+    def __init__(self, postings: Postings, ids: Sequence[str], params: BM25Config) -> None:
+        if len(postings.lengths) != len(ids):
+            raise damaged(postings.folder, f"it has {len(postings.lengths):,} documents in place of {len(ids):,}")
+        self.postings, self._ids = postings, np.array(ids, dtype=object)
+        self._words = Words(params, postings.words)
+        mean = postings.lengths.mean() if postings.words else 1.0
+        self._norms = params.k1 * ((1 - params.b) + params.b * postings.lengths / mean)
+        self._of: dict[int, tuple[NDArray[np.intp], NDArray[np.float32]]] = {}
 
-        self._engine, self._tokenizer = engine, make_tokenizer(params.in_language(collection.language))
-        # By ascending id: of two equal scores the document of the higher number comes first.
+    @classmethod
+    def of(cls, collection: Collection, params: BM25Config, *, kept: bool = False) -> BM25Index:
+        """Index a corpus. Its postings, which suit every k1 and b, may be ``kept`` in the user's cache."""
+        params = params.in_language(collection.language)
+        ids = sorted(collection.corpus)  # of two equal scores the document of the higher number comes first
+
+        def write(folder: Path) -> None:
+            write_postings(folder, (collection.corpus[key].full_text for key in ids), Words(params))
+
+        if not kept:
+            with TemporaryDirectory() as folder:  # what is mapped outlives its name
+                write(Path(folder))
+                return cls(Postings.open(Path(folder)), ids, params)
+        words = analyzer_name(params)
+        place = cache_dir("index") / hash_parts([collection.corpus_hash, words, *_versions("bm25s")])
+        with lock(place):
+            if not place.exists():
+                with atomic_dir(place) as temporary:
+                    write(temporary)
+            index = cls(Postings.open(place), ids, params)
+            write_json(place / "made_from.json", {"model": f"bm25s({words})", "collection": collection.name})
+        return index
+
+    def words(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return the words of queries that the corpus has, by number."""
+        return list(map(self._words.of, texts))
+
+    def search(self, words: Sequence[int], depth: int) -> dict[str, float]:
+        """Return the best ``depth`` documents that have one of the words, best first."""
+        scores = np.zeros(len(self._ids), dtype=np.float32)
+        for word in words:  # in this order, on which the last bit of a sum depends
+            np.add.at(scores, *self._of_word(word))
+        found = np.flatnonzero(scores >= _lower_bound(scores, depth))
+        return _best(self._ids, found, scores[found], depth)
+
+    def _of_word(self, word: int) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+        """Return the documents that have a word, and what it adds to their scores."""
+        if word not in self._of:
+            held = slice(*self.postings.starts[word : word + 2])
+            # np.add.at takes a third longer with other numbers than intp.
+            documents, counts = self.postings.documents[held].astype(np.intp), self.postings.counts[held].astype(float)
+            idf = np.float32(math.log(1 + (len(self._ids) - len(counts) + 0.5) / (len(counts) + 0.5)))
+            try:
+                scores = idf * (counts / (self._norms[documents] + counts))
+            except IndexError as error:
+                raise damaged(self.postings.folder, str(error)) from None
+            self._of[word] = documents, scores.astype(np.float32)
+        return self._of[word]
+
+
+class OkapiIndex:
+    """BM25Okapi over the same words, to compare with numbers that were made with rank_bm25.
+
+    Its idf differs from Lucene's and is floored where it would be negative. It visits all documents in Python, which
+    suits some ten thousand.
+    """
+
+    def __init__(self, collection: Collection, params: BM25Config) -> None:
+        from rank_bm25 import BM25Okapi
+
+        words = Words(params)
         self._ids = np.array(sorted(collection.corpus), dtype=object)
-        texts = (collection.corpus[key].full_text for key in self._ids)
-        # Arrays take a quarter of the memory of lists. An empty query would match documents that are empty too.
-        documents = [array("i", words) for words in self._tokenizer.streaming_tokenize(texts, allow_empty=False)]
-        vocabulary = self._tokenizer.get_vocab_dict()
-        self._index: Any = None
-        if engine == "rank_bm25" and vocabulary:
-            from rank_bm25 import BM25Okapi
+        documents = [words.of(collection.corpus[key].full_text) for key in self._ids]
+        self._words = Words(params, words.stems)
+        self._index = BM25Okapi(documents, k1=params.k1, b=params.b) if any(documents) else None
 
-            self._index = BM25Okapi(documents, k1=params.k1, b=params.b)
-        elif vocabulary:
-            self._index = bm25s.BM25(k1=params.k1, b=params.b, method="lucene", csc_backend="scipy")
-            tokenized = bm25s.tokenization.Tokenized(ids=documents, vocab=vocabulary)
-            self._index.index(tokenized, create_empty_token=False, show_progress=False)
+    def words(self, texts: Iterable[str]) -> list[list[int]]:
+        """Return the words of queries that the corpus has, by number."""
+        return list(map(self._words.of, texts))
 
-    def search(self, text: str, depth: int) -> dict[str, float]:
-        """Return the best ``depth`` documents that share a word with a query, best first."""
-        words: list[int] = next(self._tokenizer.streaming_tokenize([text], update_vocab=False, allow_empty=False))
-        if not words:
+    def search(self, words: Sequence[int], depth: int) -> dict[str, float]:
+        """Return the best ``depth`` documents that have one of the words, best first."""
+        if self._index is None or not words:
             return {}
-        if self._engine == "rank_bm25":  # where a word of half the corpus has idf 0, so that 0 is a score too
-            scores = self._index.get_scores(words).astype(np.float32)
-            found = np.flatnonzero([any(word in counts for word in words) for counts in self._index.doc_freqs])
-        else:
-            scores = self._index.get_scores_from_ids(words)
-            found = np.flatnonzero(scores)
-        if len(found) > depth:  # all that tie with the last one stay, so that their ids decide
-            held = scores[found]
-            found = found[held >= np.partition(held, -depth)[-depth]]
-        found = found[::-1]
-        order = found[np.argsort(-scores[found], kind="stable")[:depth]]
-        return dict(zip(self._ids[order].tolist(), scores[order].tolist(), strict=True))
+        scores = self._index.get_scores(words).astype(np.float32)
+        # A word of half the corpus has idf 0, so that 0 is a score too.
+        found = np.flatnonzero([any(word in counts for word in words) for counts in self._index.doc_freqs])
+        return _best(self._ids, found, scores[found], depth)
+
+
+def _lower_bound(scores: NDArray[np.float32], depth: int) -> np.float32:
+    """Return a score above 0 that the best ``depth`` documents reach, and few others: a partition takes far longer.
+
+    So many documents at different places, each the best of some, reach the score of the last of these.
+    """
+    together = len(scores) // (8 * depth)
+    least = np.finfo(np.float32).tiny
+    if together > 1:
+        best = scores[: len(scores) // together * together].reshape(together, -1).max(axis=0)
+        least = max(least, np.partition(best, -depth)[-depth])
+    return least
+
+
+def _best(
+    ids: NDArray[np.object_], found: NDArray[np.intp], scores: NDArray[np.float32], depth: int
+) -> dict[str, float]:
+    """Return the ids and scores of the best of the documents found; of equal ones that of the higher number first."""
+    found, scores = found[::-1], scores[::-1]
+    order = np.argsort(-scores, kind="stable")[:depth]
+    return dict(zip(ids[found[order]].tolist(), scores[order].tolist(), strict=True))
 
 
 def first_stage_name(params: BM25Config, engine: BM25Engine = "bm25s") -> str:
@@ -121,117 +170,100 @@ def bm25_run(
     engine: BM25Engine = "bm25s",
     cached: bool = False,
     advance: Callable[[int], None] | None = None,
-    indexes: dict[str, BM25Index] | None = None,
 ) -> Run:
     """Rank the documents that share a word with a query, for every query of a collection; keep ``depth``, best first.
 
     What the collection leaves out goes before the cut. Ties, also those at the cut, break by document id descending, as
-    in trec_eval. A ``cached`` run is kept in the user's cache. ``advance`` is called with 1 after each query.
-    ``indexes`` holds those made before, which splits of one corpus share.
+    in trec_eval. A ``cached`` run and its index are kept in the user's cache, where other depths, parameters and
+    queries find the index. ``advance`` is called with 1 after each query.
     """
     if depth < 1:
         raise UsageError(f"BM25 depth {depth} leaves no candidates; use at least 1")
     params = params.in_language(collection.language)
 
     def compute() -> Run:
-        held = {} if indexes is None else indexes
-        same = "" if indexes is None else f"{collection.corpus_hash} {first_stage_name(params, engine)}"
-        index = held[same] = held.get(same) or BM25Index(collection, params, engine)
+        okapi = engine == "rank_bm25"
+        index = OkapiIndex(collection, params) if okapi else BM25Index.of(collection, params, kept=cached)
         run: Run = {}
-        for query_id, text in collection.queries.items():
-            left_out = collection.left_out(query_id)
-            found = index.search(text, depth + len(left_out)).items()
-            run[query_id] = dict(islice(((key, score) for key, score in found if key not in left_out), depth))
+        for query_id, found in _searched(index, collection, depth):
+            run[query_id] = found
             if advance is not None:
                 advance(1)
         return run
 
     if not cached:
         return compute()
+    return cached_run(
+        bm25_path(collection, params, engine), depth, collection, first_stage_name(params, engine), compute
+    )
+
+
+def bm25_path(collection: Collection, params: BM25Config, engine: BM25Engine = "bm25s") -> Path:
+    """Return where the cache keeps rankings, but for their depth; ``params`` have the language."""
+    settings = (first_stage_name(params, engine), repr(params.k1), repr(params.b), str(bool(collection.excludes_self)))
+    key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *_versions(engine)])
+    return cache_dir("bm25") / key
+
+
+def _searched(
+    index: BM25Index | OkapiIndex, collection: Collection, depth: int
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield what is found for each query of a collection, in their order; threads search for some each."""
+    words = index.words(collection.queries.values())
+    asked = list(zip(collection.queries, words, strict=True))
+
+    def search(some: list[tuple[str, list[int]]]) -> Run:
+        run = {}
+        for query_id, words in some:
+            left_out = collection.left_out(query_id)
+            found = index.search(words, depth + len(left_out)).items()
+            run[query_id] = dict(islice(((key, score) for key, score in found if key not in left_out), depth))
+        return run
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for found in pool.map(search, (asked[row : row + _QUERIES] for row in range(0, len(asked), _QUERIES))):
+            yield from found.items()
+
+
+def _versions(engine: BM25Engine) -> list[str]:
+    """Return the libraries that a search depends on, with their versions."""
     libraries = ("bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
-    name = first_stage_name(params, engine)
-    settings = (name, repr(params.k1), repr(params.b), str(depth), str(bool(collection.excludes_self)))
-    versions = (f"{library} {version(library)}" for library in libraries)
-    key = hash_parts([collection.corpus_hash, collection.queries_hash, *settings, *versions])
-    return cached_run(cache_dir("bm25") / f"{key}.trec", collection, name, compute)
+    return [f"{library} {version(library)}" for library in libraries]
 
 
-def cached_run(path: Path, collection: Collection, tag: str, compute: Callable[[], Run]) -> Run:
-    """Read a run over a collection's queries from a file, or compute it and write it there under a tag."""
-    with lock(path):
-        if path.exists():
+def kept_run(path: Path, depth: int) -> Path | None:
+    """Return the file of a ranking that holds ``depth`` documents of each query or more; None where none is kept.
+
+    ``path`` lacks what names of its files end with: the depth.
+    """
+    depths = (file.stem.rpartition("-")[2] for file in path.parent.glob(f"{path.name}-*.trec"))
+    deep = min((found for found in map(int, filter(str.isdecimal, depths)) if found >= depth), default=None)
+    return None if deep is None else run_path(path, deep)
+
+
+def run_path(path: Path, depth: int) -> Path:
+    """Return the file of a ranking of a depth."""
+    return path.with_name(f"{path.name}-{depth}.trec")
+
+
+def cached_run(path: Path, depth: int, collection: Collection, tag: str, compute: Callable[[], Run]) -> Run:
+    """Read a run over a collection's queries, or the best of a deeper one; else compute it and write it under a tag.
+
+    ``path`` lacks what names of its files end with: the depth.
+    """
+    kept = kept_run(path, depth)
+    place = kept or run_path(path, depth)
+    with lock(place):
+        if place.exists():
             try:
-                run = read_run(path)
+                run = read_run(place)
             except DataError as error:
                 raise DataError(f"{error}: the file is damaged; delete it, and run again") from None
-            path.touch()  # the last use
+            place.touch()  # the last use
+        elif kept:  # cleared meanwhile
+            return cached_run(path, depth, collection, tag, compute)
         else:
             run = compute()
-            write_run(path, run, f"{tag}#{safe_name(collection.name)}")  # which ``unimoe cache`` shows
+            write_run(place, run, f"{tag}#{safe_name(collection.name)}")  # which ``unimoe cache`` shows
     # A TREC file has no line for a query without candidates.
-    return {query_id: run.get(query_id, {}) for query_id in collection.queries}
-
-
-SPACELESS = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
-)
-"""Characters of scripts without spaces, for a regular expression: Thai, Lao, Burmese, Khmer, kana and Han."""
-
-_HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"
-_STOP_WORDS = ("da", "de", "en", "es", "fr", "it", "nl", "no", "pt", "ru", "sv", "tr")  # that bm25s has, no bigrams
-
-
-def make_tokenizer(params: BM25Config) -> Any:
-    """Return what splits texts of the language of ``params``, by default English, into numbered words."""
-    import Stemmer
-
-    bm25s = _bm25s()
-
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG on import
-    language = params.language or ENGLISH
-    stemmer = Stemmer.Stemmer(language) if _stems(params) else None
-    stop_words = language if language in _STOP_WORDS else None
-    return bm25s.tokenization.Tokenizer(splitter=_splitter(language), stopwords=stop_words, stemmer=stemmer)
-
-
-def analyzer_name(params: BM25Config) -> str:
-    """Return what results call the words, such as ``language=ko,bigrams``; in English ``stemmer=english`` alone."""
-    if params.language in (None, ENGLISH):
-        return f"stemmer={'english' if _stems(params) else 'none'}"
-    words = "bigrams" if params.language in BIGRAMS else f"stemmer={'snowball' if _stems(params) else 'none'}"
-    return f"language={params.language},{words}"
-
-
-_JOINERS = dict.fromkeys(map(ord, "\u00ad\u200d"))
-"""A soft hyphen and a joiner, which lie within words."""
-
-
-def _stems(params: BM25Config) -> bool:
-    return params.stemmer != "none" and (params.language or ENGLISH) in SNOWBALL
-
-
-def _splitter(language: str) -> str | Callable[[str], list[str]]:
-    """Return what finds the words of a text: for bm25s a regular expression or a function."""
-    if language == ENGLISH:
-        return r"\w+"
-    words, scripts = re.compile(rf"[\w{_marks()}]+"), re.compile(rf"([{SPACELESS}{_HANGUL}]+)")
-    characters = re.compile(f".[{_marks()}]*", re.DOTALL)
-
-    def plain(text: str) -> list[str]:
-        return words.findall(unicodedata.normalize("NFKC", text).lower().translate(_JOINERS))
-
-    def bigrams(text: str) -> list[str]:
-        found: list[str] = []
-        for part in (part for word in plain(text) for part in scripts.split(word) if part):
-            single = characters.findall(part) if scripts.match(part) else [part]
-            found += single if len(single) == 1 else map("".join, pairwise(single))
-        return found
-
-    return bigrams if language in BIGRAMS else plain
-
-
-@cache
-def _marks() -> str:
-    """Return the characters that combine with one before them, such as vowel signs: no word characters of ``re``."""
-    return "".join(one for one in map(chr, range(0x20000)) if unicodedata.category(one).startswith("M"))
+    return {query_id: head(run.get(query_id, {}), depth) for query_id in collection.queries}

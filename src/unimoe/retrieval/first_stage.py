@@ -29,7 +29,7 @@ from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.formats.runs import read_run
 from unimoe.results import safe_name
-from unimoe.retrieval.bm25 import bm25_run, engine_of, first_stage_name
+from unimoe.retrieval.bm25 import bm25_path, bm25_run, engine_of, first_stage_name, kept_run
 from unimoe.retrieval.passages import Passages
 
 if TYPE_CHECKING:
@@ -177,6 +177,11 @@ class FirstStage:
     def texts_to_embed(self, whole: Collection) -> list[str]:
         """Return the texts that ``candidates`` has to embed before it can search, those of queries first."""
         return self.search.left_to_encode(whole, self._searched) if self.search else []
+
+    def searches_by_words(self, whole: Collection) -> bool:
+        """Return whether ``candidates`` has to search with BM25, whose ranking is not kept."""
+        path = bm25_path(whole, self.settings.bm25, engine_of(self.settings))
+        return self.by_words and kept_run(path, self._searched) is None
 
     def candidates(self, whole: Collection, scored: Collection) -> FirstStageRun:
         """Find the candidates of the scored queries, at least 100 each where there are as many.

@@ -32,7 +32,7 @@ from unimoe.models.embedder import Advance
 from unimoe.models.encoder import META, SentenceEncoder, load_encoder
 from unimoe.models.matcher import MATCHERS, Matcher, SparseModel, find_matcher, load_matcher
 from unimoe.models.tensor_files import read_tensors, save_tensors
-from unimoe.retrieval.bm25 import cached_run
+from unimoe.retrieval.bm25 import cached_run, kept_run, run_path
 from unimoe.retrieval.dense import embed_collection
 from unimoe.retrieval.embeddings import UNIT_CHARACTERS, cut_units, is_kept
 from unimoe.retrieval.passages import Passages, as_read, by_document
@@ -59,8 +59,8 @@ class ModelSearch:
 
         Its progress is a step of its own, unless it is reported to ``advance``.
         """
-        path = self.path(collection, depth)
-        progress = path.with_suffix(".safetensors")  # of a matcher, until the run is whole
+        path = self._path(collection)
+        progress = run_path(path, depth).with_suffix(".safetensors")  # of a matcher, until the run is whole
 
         def search() -> Run:
             read = as_read(collection, self.passages)
@@ -78,18 +78,18 @@ class ModelSearch:
             release_memory()
             return found
 
-        found = cached_run(path, collection, self.name, search)
+        found = cached_run(path, depth, collection, self.name, search)
         progress.unlink(missing_ok=True)
         return found
 
-    def path(self, collection: Collection, depth: int) -> Path:
-        """Return where ``run`` keeps the ranking."""
-        data = [collection.corpus_hash, collection.queries_hash, depth, bool(collection.excludes_self)]
-        return cache_dir("dense") / f"{hash_json([self.name, data])}.trec"
+    def _path(self, collection: Collection) -> Path:
+        """Return where ``run`` keeps rankings, whose names end with their depth."""
+        data = [collection.corpus_hash, collection.queries_hash, bool(collection.excludes_self)]
+        return cache_dir("dense") / hash_json([self.name, data])
 
     def left_to_encode(self, collection: Collection, depth: int) -> list[str]:
         """Return the texts that ``run`` has to encode, those of queries first; none where the ranking is kept."""
-        if self.path(collection, depth).exists():
+        if kept_run(self._path(collection), depth):
             return []
         read = as_read(collection, self.passages)
         kept = self._named[0] is None and is_kept(self._without_weights, read.corpus, dtype=self._place[1])

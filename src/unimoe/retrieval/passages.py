@@ -16,7 +16,7 @@ from unimoe.config import EvaluationConfig
 from unimoe.core.grouping import gathered
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection, Document
-from unimoe.retrieval.bm25 import SPACELESS
+from unimoe.retrieval.postings import SPACELESS
 
 _WORD = re.compile(rf"[{SPACELESS}]|[^\s{SPACELESS}]+")
 """A word, or a character of a script without spaces."""

@@ -204,7 +204,9 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_elsewhere(
     tokens = tree_tokens(asked)
     assert tokens < sum(map(len, asked))
     print_plan(system, [data], ("reranking", "embedding"), 30)
-    _, reranking, embedding, total = capsys.readouterr().out.splitlines()
+    _, words, reranking, embedding, searched, total = capsys.readouterr().out.splitlines()
+    assert words.split()[:4] == ["bm25s", data.dataset.name, "7", str(len(COLLECTION.corpus) + 7)]
+    assert searched.startswith(f"bm25s: {len(COLLECTION.corpus) + 7} texts, ")
     assert reranking.split()[:5] == ["reranking", data.dataset.name, "7", str(len(asked)), f"{tokens:,}"]
     texts = len(COLLECTION.corpus) + len(COLLECTION.queries)
     assert embedding.split()[3] == str(texts)
@@ -218,7 +220,7 @@ def test_tokens_are_exact_where_the_sample_is_all_and_close_elsewhere(
     monkeypatch.setattr(plan, "_PLACE_CHARACTERS", 300)
     assert sum(map(len, plan.sampled_pairs(data, PairModelReranker(model)))) < len(asked) / 2
     print_plan(system, [data], ("reranking",), None)
-    assert tokens_of(capsys.readouterr().out.splitlines()[1]) == pytest.approx(tokens, rel=0.1)
+    assert tokens_of(capsys.readouterr().out.splitlines()[2]) == pytest.approx(tokens, rel=0.1)
 
 
 def test_embedding_counts_once_whatever_the_first_stages(
@@ -227,7 +229,15 @@ def test_embedding_counts_once_whatever_the_first_stages(
     stages = [data, PlannedDataset(data.dataset.on("rank_bm25"))]
     print_plan(system, stages, ("reranking", "embedding"), None)
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == ["reranking", "embedding", "reranking", "total:"]
+    assert [line.split()[0] for line in lines] == [
+        "bm25s",
+        "reranking",
+        "embedding",
+        "rank_bm25",
+        "reranking",
+        "first",
+        "total:",
+    ]
 
 
 class Typist(Embedder):

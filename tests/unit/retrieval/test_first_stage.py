@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_models import save_tiny_encoder
@@ -18,9 +22,10 @@ from support.toy_collections import SMALL, invented, write_msmarco
 from unimoe.config import BM25Config, EvaluationConfig, FusionConfig, FusionEncoder
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.core.io import cache_dir, hash_file, write_text
-from unimoe.core.trec import head, write_run
+from unimoe.core.trec import Run, head, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.formats.runs import read_run
+from unimoe.retrieval import bm25, postings
 from unimoe.retrieval.bm25 import BM25Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, reciprocal_rank_fusion
 
@@ -34,8 +39,8 @@ import os, sys
 {host}
 before = dict(os.environ)
 from unimoe.config import BM25Config
-from unimoe.retrieval.bm25 import make_tokenizer
-make_tokenizer(BM25Config())
+from unimoe.retrieval.postings import Words
+Words(BM25Config())
 jax = sys.modules.get("jax")
 changed = {{name for name in os.environ if os.environ[name] != before.get(name)}}
 print(jax and jax.backend, "bm25s" in sys.modules, "jax" in sys.modules, changed or None)
@@ -116,6 +121,106 @@ def test_another_setting_or_collection_has_another_cache_file(tmp_cache: Path) -
     bm25_run(toy({"a": "red fox", "b": "blue"}, dict(COLLECTION.queries)), 5, PARAMS, cached=True)
     bm25_run(toy({"a": "red fox", "b": "red"}, {"q": "red", "none": "zebras"}), 5, PARAMS, cached=True)
     assert len([*tmp_cache.rglob("*.trec")]) == 8
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The documents of each corpus that is read for an index from here on."""
+    read, write = list[int](), postings.write_postings
+
+    def counted(folder: Path, texts: Iterable[str], words: postings.Words) -> None:
+        texts = list(texts)
+        read.append(len(texts))
+        write(folder, texts, words)
+
+    monkeypatch.setattr(bm25, "write_postings", counted)
+    return read
+
+
+def test_other_depths_parameters_and_queries_find_the_kept_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = invented()
+    few = whole.with_queries([*whole.queries][:3])
+    asked = [(whole, 10, PARAMS), (whole, 20, PARAMS), (whole, 10, BM25Config(k1=1.5, b=0.75)), (few, 30, PARAMS)]
+    expected = [bm25_run(*one) for one in asked]
+    read = counting(monkeypatch)
+    found = [bm25_run(*one, cached=True) for one in asked]
+    assert [*map(in_order, found)] == [*map(in_order, expected)]
+    assert read == [len(whole.corpus)]
+    bm25_run(whole, 10, BM25Config(stemmer="none"), cached=True)
+    bm25_run(whole, 10, BM25Config(language="de"), cached=True)
+    assert len(read) == 3, "words of another analyzer are others"
+
+
+def in_order(run: Run) -> list[tuple[str, list[tuple[str, float]]]]:
+    return [(query, [*scores.items()]) for query, scores in run.items()]
+
+
+@both_engines
+def test_a_kept_run_serves_every_smaller_depth(monkeypatch: pytest.MonkeyPatch, engine: BM25Engine) -> None:
+    texts = {f"d{number}": "red" if number % 3 else "red fox" for number in range(40)} | {"z": "whale"}
+    collection = toy(texts, {"q": "red fox", "r": "whale", "s": "owl"})
+    expected = {depth: bm25_run(collection, depth, PARAMS, engine=engine) for depth in (1, 7, 20, 30)}
+    queries = list[int]()
+
+    def kept(depth: int) -> Run:
+        return bm25_run(collection, depth, PARAMS, engine=engine, cached=True, advance=queries.append)
+
+    kept(20)
+    kept(30)
+    assert len(queries) == 6, "a smaller depth serves no larger one"
+    for depth in (30, 20, 7, 1):
+        assert in_order(kept(depth)) == in_order(expected[depth])
+    assert len(queries) == 6
+
+
+def damages() -> dict[str, Callable[[Path], object]]:
+    def cut(name: str) -> Callable[[Path], object]:
+        return lambda folder: os.truncate(folder / name, (folder / name).stat().st_size - 3)
+
+    return {
+        "cut.json": cut("words.json"),
+        "cut.npy": cut("documents.npy"),
+        "no file": lambda folder: (folder / "starts.npy").unlink(),
+        "another dtype": lambda folder: np.save(folder / "counts.npy", np.ones(3)),
+        "another corpus": lambda folder: np.save(folder / "lengths.npy", np.ones(9, np.int64)),
+        "other words": lambda folder: (folder / "words.json").write_text('["red"]'),
+        "no document of that number": lambda folder: np.save(
+            folder / "documents.npy", np.load(folder / "documents.npy") + np.uint32(2**31)
+        ),
+    }
+
+
+@pytest.mark.parametrize("damage", [*damages()])
+def test_a_damaged_index_is_named_with_the_remedy(tmp_cache: Path, damage: str) -> None:
+    bm25_run(COLLECTION, 5, PARAMS, cached=True)
+    (folder,) = (tmp_cache / "index").glob("[!.]*")
+    damages()[damage](folder)
+    problem = rf"^{folder}: is damaged or of another version \(.+\); delete it, and run again$"
+    with pytest.raises(DataError, match=problem):
+        bm25_run(COLLECTION, 6, PARAMS, cached=True)
+    shutil.rmtree(folder)
+    assert list(bm25_run(COLLECTION, 6, PARAMS, cached=True)["q"]) == ["b", "a"]
+
+
+def test_an_index_that_cannot_be_written_leaves_nothing(tmp_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        bm25_run(COLLECTION, 5, PARAMS, cached=True)
+    monkeypatch.undo()
+    assert not [*(tmp_cache / "index").glob("[!.]*")]
+    assert not [*tmp_cache.rglob("*.tmp")]
+
+
+def test_corpora_of_any_size_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = invented()
+    expected = bm25_run(whole, 30, PARAMS)
+    monkeypatch.setattr(postings, "_PART", 7)
+    monkeypatch.setattr(postings, "_MERGED", 5)
+    assert in_order(bm25_run(whole, 30, PARAMS)) == in_order(expected)
+    many_times = toy({"a": "red " * 70_000, "b": "red fox", "c": ""}, {"q": "red"})
+    assert list(bm25_run(many_times, 3, PARAMS)["q"]) == ["a", "b"]
 
 
 TEXTS = {"a": "red fox", "b": "red", "c": "blue whale", "d": "whale", "e": "owl", "q1": "red fox"}

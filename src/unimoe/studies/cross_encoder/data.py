@@ -24,7 +24,7 @@ from unimoe.data.collection import Collection, Document, assemble
 from unimoe.data.published import MS_MARCO_LISTS
 from unimoe.evaluation.datasets import Dataset, LoadedDataset, collections_of, refuse_equal_names
 from unimoe.models.model_files import first_line
-from unimoe.retrieval.bm25 import BM25Index, bm25_run, first_stage_name
+from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.studies.common.pool_results import RerankingPools
 from unimoe.studies.common.splits import read_splits
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
@@ -137,15 +137,14 @@ def _own_parts(config: CrossEncoderConfig) -> tuple[LabelledLists, RerankingPool
     splits = read_splits(source.source, source.splits)
     train = to_train_on(splits.train, frozenset())
     train = train if source.queries is None else train.sample_queries(source.queries)
-    indexes: dict[str, BM25Index] = {}
-    candidates = bm25_run(train, source.negatives_from, source.bm25, cached=True, indexes=indexes)
+    candidates = bm25_run(train, source.negatives_from, source.bm25, cached=True)
     lists = collection_lists(train, candidates, source.max_docs, source.max_positives)
 
     def part(collection: Collection, queries: int | None) -> RerankingPools:
         if queries is not None:
             collection = collection.sample_queries(queries)
         bm25 = source.bm25.in_language(collection.language)
-        run = bm25_run(collection, evaluation.depth, bm25, cached=True, indexes=indexes)
+        run = bm25_run(collection, evaluation.depth, bm25, cached=True)
         return _pools(config, source.source, collection, run, first_stage_name(bm25))
 
     return lists, part(splits.dev, evaluation.dev_queries), part(splits.test, evaluation.test_queries)

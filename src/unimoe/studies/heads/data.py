@@ -16,7 +16,7 @@ from unimoe.core.trec import Run, text_lines
 from unimoe.data.catalog import available
 from unimoe.data.sources.beir_sets import folder_of
 from unimoe.models.embedder import Advance, Embedder
-from unimoe.retrieval.bm25 import BM25Index, first_stage_name
+from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.embeddings import cached_embeddings
 from unimoe.studies.common.splits import Splits, load_splits, task_collection
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
@@ -96,10 +96,10 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     judged = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
     documents = cached_embeddings(embedder, corpus, "document", advance=advance)
     queries = cached_embeddings(embedder, judged, "query", advance=advance)
-    pools, runs, indexes = {}, {}, dict[str, BM25Index]()
+    pools, runs = {}, {}
     for name, collection in splits._asdict().items():
         inject = name == "train"
-        runs[name] = candidates_of(collection, config.pools, queries, documents, inject=inject, indexes=indexes)
+        runs[name] = candidates_of(collection, config.pools, queries, documents, inject=inject)
         pools[name] = pool_set(name, collection, runs[name], queries, documents, training=name == "train")
     embedded = hash_parts(v.vectors.tobytes() for v in (queries, documents))
     by_words = first_stage_name(config.pools.bm25.in_language(splits.test.language))

@@ -12,7 +12,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import hash_parts
 from unimoe.core.trec import Run, head, ranked
 from unimoe.data.collection import Collection
-from unimoe.retrieval.bm25 import BM25Index, bm25_run
+from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.dense import search
 from unimoe.retrieval.embeddings import Embedded
 from unimoe.studies.heads.config import PoolConfig
@@ -113,15 +113,14 @@ def candidates_of(
     documents: Embedded,
     *,
     inject: bool,
-    indexes: dict[str, BM25Index] | None = None,
 ) -> Run:
     """Return the pool of every judged query of a collection, as a run of its source.
 
     ``inject`` adds positives that the source did not find, for training alone: dev and test pools are those of a real
-    first stage. ``indexes`` are BM25's, which the splits share.
+    first stage.
     """
     if config.source == "bm25":
-        found = bm25_run(collection, config.depth, config.bm25, cached=True, indexes=indexes)
+        found = bm25_run(collection, config.depth, config.bm25, cached=True)
         run = {query_id: found[query_id] for query_id in collection.qrels}
     else:
         ids = list(collection.qrels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +22,10 @@ from unimoe.data.collection import Collection, Document
 from unimoe.metrics import score_run
 from unimoe.results.folder import Results, load_all_results
 from unimoe.results.logs import read_logs
-from unimoe.retrieval.bm25 import BM25Index, bm25_run
+from unimoe.retrieval import bm25
+from unimoe.retrieval.bm25 import bm25_run
 from unimoe.retrieval.embeddings import Embedded
+from unimoe.retrieval.postings import Words, write_postings
 from unimoe.studies.common.runner import StudyRunner
 from unimoe.studies.common.study import ChosenSetting, load_study
 from unimoe.studies.common.table import differences, study_table
@@ -391,17 +393,17 @@ def test_the_peak_of_a_step_is_what_it_holds_at_a_time() -> None:
 def test_bm25_reads_a_corpus_once_for_its_three_splits(
     tmp_path: Path, tmp_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = list[str]()
-    make = BM25Index.__init__
+    read = list[int]()
 
-    def counted(self: BM25Index, collection: Collection, *settings: Any) -> None:
-        made.append(collection.split)
-        make(self, collection, *settings)
+    def counted(folder: Path, texts: Iterable[str], words: Words) -> None:
+        texts = list(texts)
+        read.append(len(texts))
+        write_postings(folder, texts, words)
 
     config = toy_config(topics_folder(tmp_path / "topics"), tmp_path / "out", pools={"source": "bm25", "depth": 20})
-    monkeypatch.setattr(BM25Index, "__init__", counted)
+    monkeypatch.setattr(bm25, "write_postings", counted)
     data = toy_data(config)
-    assert made == ["train"]
+    assert read == [len(data.splits.train.corpus)]
     monkeypatch.undo()
     alone = {split: bm25_run(part, 20, config.pools.bm25) for split, part in data.splits._asdict().items()}
     assert data.candidates == {key: alone["test"][key] for key in data.candidates}
