@@ -23,7 +23,7 @@ from sentence_transformers.cross_encoder.losses import PListMLELambdaWeight, PLi
 from support.experiments import tiny_experiment_dict
 from support.scripts import Done, assert_refused, call_script, call_unimoe, read_plain, successful, write_plain
 from support.studies import arms_study, cross_encoder_config, encoder_study, loss_study, topics_folder, toy_keys
-from support.tiny_models import save_tiny_encoder
+from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 from torch import Tensor
 
 from unimoe.analysis.gates.definitions import load_gates
@@ -77,6 +77,19 @@ def test_a_study_ends_when_every_gate_has_its_label(tmp_path: Path) -> None:
     assert "gate: " in done.stdout
     assert [gate.looks for gate in load_gates(tmp_path / "out" / "gates.yaml").gates.values()] == [[3, 5]] * 2
     assert run(file).stdout == done.stdout
+
+
+def test_seeds_that_all_keep_a_trained_start_are_one_run(tmp_path: Path) -> None:
+    file = loss_study(tmp_path)
+    keys = read_plain(file)["base"] | {
+        "model": {"base": str(save_tiny_cross_encoder(tmp_path / "ce")), "max_length": 48}
+    }
+    done = successful(run(loss_study(tmp_path, base=keys, grid={"learning_rate": [1e-30]})))
+    assert "softmax seed 0, softmax seed 1 are one checkpoint" in " ".join(done.stdout.split())
+    with (tmp_path / "out" / "analysis" / "arms.csv").open(encoding="utf-8") as lines:
+        rows = {row["arm"]: row for row in csv.DictReader(lines)}
+    assert float(rows["softmax"]["gain"]) == 0
+    assert rows["softmax"]["start"] == rows["softmax"]["dev"]
 
 
 def test_the_result_says_which_study_it_is_of(tmp_path: Path) -> None:
@@ -137,7 +150,7 @@ def test_the_best_on_dev_is_trained_with_every_seed_and_compared_with_the_encode
     assert chosen["biencoder"].setting.name == "layer"
     tried = chosen["biencoder"].tried
     assert tried["layer"]["val"] > max(tried["layer"]["start"], tried["still"]["val"])
-    results = load_all_results(tmp_path / "out", allow=runner.family.allow)
+    results = load_all_results(tmp_path / "out", allow=("duplicates",))
     table = study_table(runner.family, results, chosen, runner.family.keys[0])
     rows: dict[str, dict[str, Any]] = {
         row[0].text: dict(zip(table.columns, row, strict=True)) for row in table.groups[0].rows

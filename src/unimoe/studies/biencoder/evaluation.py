@@ -29,11 +29,11 @@ from unimoe.models.model import Model
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.model import CachedEncoder, encoder_config, read_biencoder
 from unimoe.studies.biencoder.trainer import BiEncoderTrainer
+from unimoe.studies.common.family import UNTRAINED_SEEDS
 from unimoe.studies.common.splits import Splits
 from unimoe.training.loop import StepFacts
 
 EXPERIMENT = "biencoder"
-UNTRAINED_SEEDS = ("duplicates",)  # seeds whose training helped nowhere on dev keep one checkpoint: the untrained base
 
 
 def retrieval_experiment(config: BiEncoderConfig) -> DenseExperiment:

@@ -24,7 +24,6 @@ from unimoe.results.folder import Results
 from unimoe.studies.biencoder.config import BiEncoderConfig
 from unimoe.studies.biencoder.data import biencoder_splits
 from unimoe.studies.biencoder.evaluation import (
-    UNTRAINED_SEEDS,
     base_retriever,
     evaluate,
     retrieval_experiment,
@@ -43,7 +42,6 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
     config_type = BiEncoderConfig
     dtype_key = "encoder.dtype"
     task: ClassVar[Task] = TASK
-    allow = UNTRAINED_SEEDS
     metrics = ("recall_of_retrieved@10", "recall@10", "ndcg@10", "mrr@10", "recall@100")
 
     @cached_property

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Section)
 T = TypeVar("T", bound=Training)
 
+UNTRAINED_SEEDS = ("duplicates",)
+"""What ``load_all_results`` is to allow: seeds whose training helped nowhere on dev may keep one model, the start."""
+
 
 class Sample(NamedTuple):
     """A training on a part of the data, for a plan, and how much more there is of everything.
@@ -63,8 +66,6 @@ class Family(ABC, Generic[C, T]):
     takes_data: ClassVar[bool] = False
     """Whether a study's ``data`` names them: they are no part of a training's configuration."""
     task: ClassVar[Task]
-    allow: ClassVar[tuple[str, ...]] = ()
-    """What ``load_all_results`` is to allow in the study's folder."""
     metrics: tuple[str, ...]
     """The metrics of the table; the first is tested and is that of the gates."""
 

@@ -28,7 +28,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.results.folder import Results, load_all_results
-from unimoe.studies.common.family import Family, family_of
+from unimoe.studies.common.family import UNTRAINED_SEEDS, Family, family_of
 from unimoe.studies.common.plan import plan_study
 from unimoe.studies.common.study import ChosenSetting, Setting, Study, merged
 from unimoe.studies.common.table import settings_table, study_table
@@ -139,7 +139,7 @@ class StudyRunner:
         return path.exists() and all_decided(self._results(), load_gates(path))
 
     def _results(self) -> Results:
-        return load_all_results(self.family.root, allow=self.family.allow)
+        return load_all_results(self.family.root, allow=UNTRAINED_SEEDS)
 
     # Settings and trainings.
 

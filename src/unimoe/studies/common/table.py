@@ -49,7 +49,7 @@ def differences(asked: Mapping[Asked, tuple[Array, Array, bool]]) -> dict[Asked,
 def of_seeds(results: Results, seeds: Collection[int]) -> Results:
     """Return the results of these seeds and of arms without seeds: the folder may hold those of a longer study."""
     kept = [one for one in results.results if one.seed is None or one.seed in seeds]
-    return Results(results.output_dir, kept, clusters=results.clusters, groups=results.groups)
+    return Results(results.output_dir, kept, allow=results.allow, clusters=results.clusters, groups=results.groups)
 
 
 def pair_up(results: Results, key: str, system: str, baseline: str) -> bool:
