@@ -294,6 +294,7 @@ def test_shuffled_ties_differ_between_steps_and_not_between_runs(name: str) -> N
             "loss.discount: there is no rank discount '1/log10' .did you mean",
         ),
         ({"name": "score_es", "measure": "ndgc@10"}, "did you mean 'ndcg@10'"),
+        ({"name": "score_es", "sigma": 1e30}, "loss.sigma: must be at most 1000000"),
         ({"name": "yes_no", "activation": "Tanh"}, "loss.activation: must be 'Identity'"),
         ({"temperature": 2.0}, "loss: must be the name of a loss, or a section with its name and keys"),
     ],

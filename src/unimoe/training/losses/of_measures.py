@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from unimoe.config.base import MetricName, Positive
+from unimoe.config.base import MetricName
 from unimoe.training.losses import Chance, Lists, Loss, register_loss
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+Relative = Annotated[float, Field(gt=0, le=1e6)]
+"""The noise of scores in units of their spread. Of scores under a million times as much noise float32 keeps nothing."""
 
 
 class MeasureLoss(Loss):
@@ -44,8 +48,8 @@ class ScoreES(MeasureLoss):
 
     cites = "salimans2017evolution"
 
-    sigma: Positive = 1.0
-    sigma_end: Positive | None = None
+    sigma: Relative = 1.0
+    sigma_end: Relative | None = None
 
     def __call__(self, scores: Lists, labels: Lists, chance: Chance) -> Tensor:
         """Return 1 - the measure's mean over noisy scores, with ``score_space_gradient`` as its gradient."""
