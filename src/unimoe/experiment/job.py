@@ -28,7 +28,7 @@ from unimoe.core.errors import DataError
 from unimoe.core.io import read_json, write_json
 from unimoe.data.mteb_names import mteb_name
 from unimoe.evaluation.chosen import load_extra_systems
-from unimoe.evaluation.datasets import load_reporting, tier_datasets
+from unimoe.evaluation.datasets import LoadedDataset, load_reporting, tier_datasets
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.evaluate import Evaluator, evaluations
 from unimoe.evaluation.folder_settings import folder_dtype, keep_settings, refuse_other_settings
@@ -112,8 +112,7 @@ class ExperimentRun:
         """
         self._record, self._expected = record, dict(expected or {})
         with record.phase(LOAD):
-            (bundled,) = tier_datasets(self.experiment, "bundled")
-            self._data = load_reporting(bundled, self.loader.device)
+            _ = self._data
             report(self.training_data.checks)  # refuses queries that train and are reported
             zero_shot = zero_shot_system(self.experiment, self.loader)
             baselines = [first_stage_system(self.experiment), zero_shot, *self._beside]
@@ -199,7 +198,13 @@ class ExperimentRun:
     @cached_property
     def training_data(self) -> TrainingData:
         """The examples of all trainings."""
-        return load_training_data(self.experiment)
+        return load_training_data(self.experiment, self._data.whole)
+
+    @cached_property
+    def _data(self) -> LoadedDataset:
+        """The queries that are reported."""
+        (bundled,) = tier_datasets(self.experiment, "bundled")
+        return load_reporting(bundled, self.loader.device)
 
     def _train(self, arm: str, seed: int) -> Path:
         with self._steps.step(f"train {arm}, seed {seed}", self.experiment.training.steps) as step:

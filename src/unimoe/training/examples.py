@@ -299,8 +299,10 @@ class TrainingData:
         return self._collection if queries is None else self._collection.sample_queries(queries)
 
 
-def load_training_data(experiment: Experiment) -> TrainingData:
+def load_training_data(experiment: Experiment, reported: Collection | None = None) -> TrainingData:
     """Load the training split of an experiment with its BM25 candidates, and the dev queries if they choose.
+
+    ``reported`` is the whole split that the experiment reports, where it is loaded already.
 
     Raises:
         DataError: a query trains or chooses that the experiment reports, or trains and chooses.
@@ -312,7 +314,7 @@ def load_training_data(experiment: Experiment) -> TrainingData:
             dev = load_collection(config.collection, config.dev.split)
         except (DataError, UsageError) as error:
             raise type(error)(f"training.dev: {error}") from None
-    reported = load_collection(tier.collection, tier.split)
+    reported = reported or load_collection(tier.collection, tier.split)
     parts = [SplitQueries.of("train", "training.split", config.collection, collection)]
     parts += [SplitQueries.of("dev", "training.dev", config.collection, dev)] if dev else []
     parts.append(SplitQueries.of("test", "evaluation.bundled", tier.collection, reported))

@@ -218,7 +218,8 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         """Return the training examples, which trainings with the same recipe share."""
         key = hash_json(config.training.model_dump(mode="json"))
         if key not in self._data:
-            self._data[key] = load_training_data(config)
+            (reported,) = self.data
+            self._data[key] = load_training_data(config, reported.whole)
             report(self._data[key].checks)
         return self._data[key]
 

@@ -159,7 +159,7 @@ class CrossEncoderTraining(Training):
             group["lr"] = rate
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        if overflow(self._model.parameters()):
+        if overflow(self._weights.values()):
             self._refuse(number, "the weights overflow", batch)
         self.progress.count("lists", len(batch))
         return {"loss": float(loss.detach()), "lr": rate, "grad_norm": norm}

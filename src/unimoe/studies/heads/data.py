@@ -98,8 +98,7 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     queries = cached_embeddings(embedder, judged, "query", advance=advance)
     pools, runs = {}, {}
     for name, collection in splits._asdict().items():
-        inject = name == "train"
-        runs[name] = candidates_of(collection, config.pools, queries, documents, inject=inject)
+        runs[name] = candidates_of(collection, config.pools, queries, documents, inject=name == "train")
         pools[name] = pool_set(name, collection, runs[name], queries, documents, training=name == "train")
     embedded = hash_parts(v.vectors.tobytes() for v in (queries, documents))
     by_words = first_stage_name(config.pools.bm25.in_language(splits.test.language))
