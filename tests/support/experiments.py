@@ -11,7 +11,7 @@ import yaml
 from support.tiny_models import save_tiny_model
 
 from unimoe.config import Experiment
-from unimoe.config.files import parse_config
+from unimoe.config.files import overridden, parse_config
 from unimoe.evaluation.system import System, zero_shot_system
 from unimoe.models.loader import ModelLoader
 from unimoe.models.unimodel import UnimodelForExp1
@@ -58,6 +58,12 @@ def tiny_experiment_dict(folder: Path) -> dict[str, Any]:
 def tiny_experiment(folder: Path) -> Experiment:
     """An experiment whose model and outputs live in ``folder``."""
     return parse_config(Experiment, tiny_experiment_dict(folder), source="tiny")
+
+
+def changed(experiment: Experiment, folder: Path, *overrides: str) -> Experiment:
+    """The same with other settings, in another folder."""
+    raw = overridden(experiment.model_dump(), [f"output_dir={folder}", *overrides])
+    return parse_config(Experiment, raw, source="tiny")
 
 
 def write_tiny_experiment(folder: Path) -> Path:
