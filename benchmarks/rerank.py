@@ -29,7 +29,7 @@ from unimoe.models.base import BaseModel, load_base
 from unimoe.models.bundled import BUNDLED_ID, prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device, probe_speed, release_memory
 from unimoe.models.prompts import PairTokenizer, answer_ids
-from unimoe.models.tree_attention import tree_tokens
+from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.retrieval.bm25 import bm25_run
 

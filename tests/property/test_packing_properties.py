@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unimoe.models.batching import plan_padded
-from unimoe.models.tree_attention import build_tree, plan_trees, tree_tokens
+from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
 
 # Stems that part early, in the middle, late or never, strung together: beginnings of all lengths are shared.
 STEMS = [[1] * 9, [1] * 9 + [2], [1, 2] * 4, [1, 2] * 4 + [3] * 20, [2], [2] * 30]

@@ -189,14 +189,18 @@ def test_the_fake_gpu_refuses_a_mix_of_devices_and_counts_waits(gpu: FakeGPU) ->
     assert gpu.waits == {"a test": 5}
 
 
-@pytest.mark.parametrize(("packs", "first_layer"), [(True, 0), (True, 1), (False, 0)])
-def test_what_many_batches_give_is_fetched_together(packs: bool, first_layer: int) -> None:
+@pytest.mark.parametrize(
+    ("packs", "first_layer", "varlen"), [(True, 0, False), (True, 1, False), (True, 1, True), (False, 0, False)]
+)
+def test_what_many_batches_give_is_fetched_together(packs: bool, first_layer: int, varlen: bool) -> None:
     base = tiny_base(layers=2)  # made before the device is fake, so that its weights are data
+    if varlen:
+        base.model.bfloat16()
     base.model.set_attn_implementation("sdpa")
     base.model._supports_attention_backend = packs
     with fake_gpu() as gpu:
         to_fake_gpu(base.model)
-        model = UnimodelForExp1(base, PROMPT, 128, first_layer)
+        model = UnimodelForExp1(base, PROMPT, 128, first_layer, varlen=varlen)
         gpu.waits.clear()
         assert model.rerank(PAIRS, output="margin", token_budget=300).shape == (len(PAIRS),)
         assert model.encode(TEXTS, batch_size=2).shape == (len(TEXTS), HIDDEN)

@@ -194,6 +194,8 @@ class EvaluationConfig(Section):
             ``--model``, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
             ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
         compile: let torch compile the layers for scoring: a minute, a C++ compiler on a CPU, other last bits.
+        varlen: score in half dtypes on a GPU by torch's attention for variable lengths, in place of masks: other last
+            bits; its speed has not been measured yet.
     """
 
     bundled: BundledTier = BundledTier()
@@ -209,6 +211,7 @@ class EvaluationConfig(Section):
     batch_size: Count | None = None
     merge_adapters: bool = False
     compile: bool = False
+    varlen: bool = False
     systems: dict[Name, Annotated[str, Field(min_length=1)]] = Field(default={})
     bm25: BM25Config = BM25Config()
     fusion: FusionConfig = FusionConfig()

@@ -14,6 +14,7 @@ import platform
 import shutil
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import cache
@@ -129,6 +130,31 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+Write = Callable[[Path, Any], None]
+"""Writes a value to a file, as ``write_line`` does."""
+
+
+def write_line(path: Path, value: Any) -> None:
+    """Write JSON as ``write_json`` does, in one line."""
+    write_json(path, value, indent=None)
+
+
+@contextmanager
+def written_behind() -> Iterator[Write]:
+    """Give a ``write_line`` that a thread does; the next call, or the end, raises its error."""
+    last: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as thread:
+
+        def write(path: Path, value: Any) -> None:
+            for earlier in last:
+                earlier.result()
+            last[:] = [thread.submit(write_line, path, value)]
+
+        yield write
+        for earlier in last:
+            earlier.result()
 
 
 class Strict(BaseModel):

@@ -14,7 +14,7 @@ from unimoe.core.io import Strict, read_json, write_json
 from unimoe.evaluation.engines import Engine
 from unimoe.models.checkpoint import WITHOUT_EFFECT, first_difference
 
-_MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile"), "training": WITHOUT_EFFECT}
+_MAY_CHANGE = {"evaluation": ("systems", "token_budget", "batch_size", "compile", "varlen"), "training": WITHOUT_EFFECT}
 """Settings that may change while a folder is worked in: they add scores, or round them."""
 
 _NOT_KEPT = {"output_dir", "seeds", "arms", "gates", "served", "caveats"}

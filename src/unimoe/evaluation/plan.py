@@ -33,7 +33,7 @@ from unimoe.models.model import Model
 from unimoe.models.pair_model import PairModelReranker
 from unimoe.models.reranker import Reranker, TextPair, candidate_pairs, cut_pairs, pair_texts, truncation_note
 from unimoe.models.served.client import RequestEstimate
-from unimoe.models.tree_attention import tree_tokens
+from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 from unimoe.retrieval.bm25 import engine_of

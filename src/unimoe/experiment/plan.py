@@ -27,7 +27,7 @@ from unimoe.models.device import choose_dtype, other_work, release_memory
 from unimoe.models.frozen_layers import MEMORY_LIMIT, SETS_LIMIT, FrozenLayers
 from unimoe.models.loader import ModelLoader
 from unimoe.models.pair_model import PairModelReranker
-from unimoe.models.tree_attention import tree_tokens
+from unimoe.models.token_tree import tree_tokens
 from unimoe.results import arm_dir, result_path
 from unimoe.training.examples import TrainingData, load_training_data
 from unimoe.training.trainer import ArmTraining, model_in_training

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -18,29 +19,33 @@ from unimoe.models.batching import (
     plan_padded,
 )
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, tree_states
-from unimoe.models.tree_attention import (
-    build_tree,
-    last_tokens_only,
-    pack,
-    plan_trees,
-    run_tree,
-    supports_trees,
-    tree_tokens,
-)
+from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
+from unimoe.models.tree_attention import last_tokens_only, pack, refuse_no_varlen, run_tree, supports_trees
 
 
 class BatchedDecoder:
     """Runs the decoder of a causal language model over batches of sequences, of ``longest`` tokens at most.
 
     Over token trees, ``frozen_layers`` are its frozen lower layers where ``upper`` holds the layers above them. ``top``
-    is then ``upper``; else the decoder of all layers.
+    is then ``upper``; else the decoder of all layers. ``varlen`` asks for ``attend_by_spans`` where it can be had, half
+    dtypes on a GPU.
     """
 
     def __init__(
-        self, model: Any, frozen_layers: FrozenLayers | None = None, upper: Any = None, longest: int | None = None
+        self,
+        model: Any,
+        frozen_layers: FrozenLayers | None = None,
+        upper: Any = None,
+        longest: int | None = None,
+        *,
+        varlen: bool = False,
     ) -> None:
         self._decoder, self._upper = decoder_of(model), upper
         self._trees = supports_trees(model, longest)
+        weight = self._decoder.get_input_embeddings().weight
+        self._varlen = varlen and self._trees and weight.device.type == "cuda" and weight.dtype != torch.float32
+        if self._varlen:
+            refuse_no_varlen(model)
         self._frozen_layers = frozen_layers if self._trees else None
         self.top, self._drops_tokens = self._decoder, False
         if self._trees:
@@ -57,7 +62,7 @@ class BatchedDecoder:
 
     def kept_states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
         """Return the states of sequences below ``upper``; None if there are none, or too many to keep."""
-        return self._frozen_layers.states(sequences) if self._frozen_layers else None
+        return self._frozen_layers.states(sequences, varlen=self._varlen) if self._frozen_layers else None
 
     def plan_training(
         self, sequences: Sequence[list[int]], token_budget: int, batch_size: int | None
@@ -79,7 +84,7 @@ class BatchedDecoder:
     def tree_states(self, sequences: Sequence[list[int]], frozen: FrozenStates | None = None) -> Tensor:
         """Return the final states ``(N, H)`` of one batch, packed into a tree; gradients flow if enabled."""
         weight, below = self._decoder.get_input_embeddings().weight, None
-        tree = pack(build_tree(sequences), weight.device, weight.dtype)
+        tree = pack(build_tree(sequences), weight.device, weight.dtype, varlen=self._varlen)
         if self._frozen_layers is not None:
             below = tree_states(tree, frozen) if frozen else self._frozen_layers.compute_row(tree)
         states = run_tree(self.top, tree, below)[0]

@@ -7,7 +7,7 @@ in float32; prefixes of the config; and errors that say what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from unimoe.models.model_files import loading, missing_weights, refuse_another_v
 from unimoe.models.own_prompts import OwnPrompts, Registered, find_registered, prompts_by_kind, prompts_said
 from unimoe.models.prompts import well_formed
 from unimoe.models.seen_queries import NOTHING_SEEN, seen_by
-from unimoe.models.token_ids import add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
+from unimoe.models.token_ids import TextFeatures, add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -140,7 +140,7 @@ class SentenceEncoder(Embedder):
         else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
             remedy = "use an encoder that SentenceTransformer can encode with"
             with loading(f"{key}.base {config.base!r}: its modules do not fit together", remedy):
-                self.dimension = self._embed(["a"], "", "plain").shape[1]
+                self.dimension = self._embed(self.model.preprocess(["a"]), {}).shape[1]
         self.base_identity = identity
         read = [self.prefixes, self.pooling, self.max_length, settings, *filter(None, [self._settings])]
         self.prompt_name = f"{self.pooling}@{hash_json(read)}"
@@ -176,9 +176,13 @@ class SentenceEncoder(Embedder):
         """Embed texts; see ``Embedder``."""
         before = self.prefixes[kind] if prefix is None else prefix
         fine = [well_formed(text) for text in texts]
+        sequences = self.token_ids([before + text for text in fine], max_length)
+        # As encode_query and encode_document do: some models have a route of each.
+        task = {} if kind == "plain" else {"task": kind}
+        features = TextFeatures(self.model, fine, sequences, {"prompt": before or None, **task})
         embedded = self._fitting.run(
-            self.token_ids([before + text for text in fine], max_length),
-            lambda batch: self._embed([fine[index] for index in batch], before, kind),
+            sequences,
+            lambda batch: self._embed(features.of(batch), task),
             token_budget or default_token_budget(self.device),
             batch_size,
         )
@@ -218,11 +222,8 @@ class SentenceEncoder(Embedder):
         return sequences
 
     @torch.inference_mode()
-    def _embed(self, texts: list[str], prefix: str, kind: TextKind) -> Tensor:
-        """Return the vectors of one batch on its device."""
-        # As encode_query and encode_document do: some models have a route of each.
-        task = {} if kind == "plain" else {"task": kind}
-        read = self.model.preprocess(texts, prompt=prefix or None, **task)
+    def _embed(self, read: Mapping[str, Any], task: Mapping[str, str]) -> Tensor:
+        """Return the vectors of one batch on its device, from what the model reads."""
         features = {
             name: to_device(value, self.device) if isinstance(value, Tensor) else value for name, value in read.items()
         }

@@ -17,7 +17,8 @@ from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_parts
 from unimoe.models.base import layer_kinds, with_modules
 from unimoe.models.batching import arrays_to_device, default_token_budget
-from unimoe.models.tree_attention import PackedTree, build_tree, pack, plan_trees, run_tree, tree_tokens
+from unimoe.models.token_tree import build_tree, plan_trees, tree_tokens
+from unimoe.models.tree_attention import PackedTree, pack, run_tree
 
 MEMORY_LIMIT = 2**30
 """Bytes of states kept for one set of sequences; a larger set is computed in every pass."""
@@ -84,13 +85,13 @@ class FrozenLayers:
         weight = self._lower.embed_tokens.weight
         return int(weight.shape[1] * weight.element_size())
 
-    def states(self, sequences: Sequence[list[int]]) -> FrozenStates | None:
-        """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``."""
+    def states(self, sequences: Sequence[list[int]], *, varlen: bool = False) -> FrozenStates | None:
+        """Return the states of sequences of token ids, or None if they exceed ``MEMORY_LIMIT``; see ``pack``."""
         if tree_tokens(sequences) * self.token_bytes > MEMORY_LIMIT:
             return None
         key = hash_parts(",".join(map(str, ids)) for ids in sequences)
         # Removed and added again: the order of the keys is the order of use.
-        states = self._kept.pop(key) if key in self._kept else self._compute(sequences)
+        states = self._kept.pop(key) if key in self._kept else self._compute(sequences, varlen)
         self._kept[key] = states
         while sum(kept[0].block.nbytes for kept in self._kept.values() if kept) > SETS_LIMIT:
             del self._kept[next(iter(self._kept))]
@@ -98,7 +99,7 @@ class FrozenLayers:
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def _compute(self, sequences: Sequence[list[int]]) -> list[TokenStates]:
+    def _compute(self, sequences: Sequence[list[int]], varlen: bool) -> list[TokenStates]:
         """Compute all states in one block: thousands of small ones would keep memory between them from being freed."""
         weight = self._lower.embed_tokens.weight
         plan = plan_trees(sequences, default_token_budget(weight.device))
@@ -108,7 +109,8 @@ class FrozenLayers:
         begin = 0
         for batch, tree in zip(plan, trees, strict=True):
             count = len(tree.ids)
-            block[begin : begin + count] = self.compute_row(pack(tree, weight.device, weight.dtype))[0, :count]
+            packed = pack(tree, weight.device, weight.dtype, varlen=varlen)
+            block[begin : begin + count] = self.compute_row(packed)[0, :count]
             rows = arrays_to_device(tree.paths, weight.device)
             found |= {index: TokenStates(block, own + begin) for index, own in zip(batch, rows, strict=True)}
             begin += count

@@ -94,7 +94,12 @@ class ModelLoader:
             for layer in decoder_layers(decoder_of(base.model)):
                 layer.compile(dynamic=True)
         return UnimodelForExp1(
-            base, config.prompt, config.model.max_length, self.first_layer, self.frozen_layers
+            base,
+            config.prompt,
+            config.model.max_length,
+            self.first_layer,
+            self.frozen_layers,
+            varlen=config.evaluation.varlen,
         ).eval()
 
 

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from pydantic import Field
 
 from unimoe.core.errors import DataError, InputError, first_few, named_inputs
 from unimoe.core.grouping import gathered
-from unimoe.core.io import Strict, hash_parts, read_json, write_json
+from unimoe.core.io import Strict, Write, hash_parts, read_json, write_line, written_behind
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import ahead, batches
@@ -48,6 +47,9 @@ Shards = Sequence[Sequence[Pair]]
 
 Candidates = Mapping[str, Mapping[str, float]]
 """A run to rerank: query id to ``{document id: first-stage score}``."""
+
+LookedUp = tuple[Sequence[Sequence[Any]], Path | None, "ShardScores | None"]
+"""What was prepared of a shard, its file in the store, and its scores where they are there."""
 
 Cut = tuple[str, int]
 """How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs."""
@@ -146,35 +148,43 @@ class Reranker(ABC):
     def score_shards(
         self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
     ) -> ShardScores:
-        """Score the pairs of all shards, in their order: what the store has is read, the rest is computed."""
+        """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
+
+        A model waits for nothing else: threads prepare and look up the next shards, and write the last one.
+        """
         in_threads = self.at_once > 1  # which report nothing: the caller's thread does, of whole shards
 
-        def finished(shard: Sequence[Pair], prepared: Sequence[Sequence[Any]]) -> ShardScores:
+        def looked_up(shard: Sequence[Pair]) -> LookedUp:
+            prepared = prepare(self, collection, shard)
             file = store.file(shard, prepared) if store else None
-            found = read_shard(file) if file else None
+            return prepared, file, read_shard(file) if file else None
+
+        def finished(shard: Sequence[Pair], looked: LookedUp, write: Write) -> ShardScores:
+            prepared, file, found = looked
             if found is None:
                 with named_pairs(collection, shard):
                     found = self.shard_scores(prepared, None if in_threads else advance)
                 if file:  # at once: an answer of a server is paid for, whatever becomes of the others
-                    write_json(file, found.model_dump(), indent=None)
+                    write(file, found.model_dump())
             elif advance and not in_threads:
                 advance(len(shard))
             return found
 
-        if in_threads:
-            made = ahead(lambda shard: finished(shard, prepare(self, collection, shard)), shards, self.at_once)
-        else:
-            ready = ahead(partial(prepare, self, collection), shards)
-            made = (finished(shard, prepared) for shard, prepared in zip(shards, ready, strict=True))
         scores: list[float] = []
         seconds, usage = 0.0, Counter[str]()
-        with closing(made):
-            for shard, found in zip(shards, made, strict=True):
-                scores += found.scores
-                seconds += found.seconds
-                usage.update(found.usage)
-                if advance and in_threads:
-                    advance(len(shard))
+        with written_behind() as behind:
+            if in_threads:
+                made = ahead(lambda shard: finished(shard, looked_up(shard), write_line), shards, self.at_once)
+            else:
+                ready = ahead(looked_up, shards)
+                made = (finished(shard, looked, behind) for shard, looked in zip(shards, ready, strict=True))
+            with closing(made):
+                for shard, found in zip(shards, made, strict=True):
+                    scores += found.scores
+                    seconds += found.seconds
+                    usage.update(found.usage)
+                    if advance and in_threads:
+                        advance(len(shard))
         return ShardScores(scores=scores, seconds=seconds, token_budget=self.token_budget, usage=dict(usage))
 
 

@@ -1,4 +1,4 @@
-"""Token ids as a model's files mean them: the tokens around every text, and those without an embedding."""
+"""Token ids as a model's files mean them: the tokens around every text, those without an embedding, and batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers.processors import TemplateProcessing
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from unimoe.core.errors import InputError
 
@@ -81,3 +84,42 @@ def refuse_tokens_without_rows(
 def _without_ends(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     found: list[list[int]] = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
     return found
+
+
+class TextFeatures:
+    """What a model reads of batches of texts: their token ids, where those give what the library gives.
+
+    The library tokenises each batch again, which takes longer than a small model on a GPU. Both are made of the first
+    batches, until they are equal in one that has padding; where they differ, the library makes all.
+    """
+
+    def __init__(self, model: Any, texts: list[str], sequences: list[list[int]], asked: dict[str, Any]) -> None:
+        self._model, self._texts, self._sequences, self._asked = model, texts, sequences, asked
+        self._types = False
+        self._equal: bool | None = None  # None until both were compared
+        self._others: dict[str, Any] = {}  # what the library adds, for all batches alike
+
+    def of(self, batch: list[int]) -> dict[str, Any]:
+        """Return the features of a batch."""
+        if self._equal:
+            return {**self._padded(batch), **self._others}
+        read: dict[str, Any] = dict(self._model.preprocess([self._texts[index] for index in batch], **self._asked))
+        if self._equal is None:
+            tensors = {name: value for name, value in read.items() if isinstance(value, Tensor)}
+            self._others = {name: value for name, value in read.items() if name not in tensors}
+            self._types = "token_type_ids" in tensors
+            own = self._padded(batch)
+            if own.keys() != tensors.keys() or not all(torch.equal(own[name], tensors[name]) for name in own):
+                self._equal = False
+            elif not bool(own["attention_mask"].all()):
+                self._equal = True
+        return read
+
+    def _padded(self, batch: list[int]) -> dict[str, Tensor]:
+        """Return token ids and their mask, padded as the tokenizer does, and types where the library has them."""
+        tokenizer, rows = self._model.tokenizer, [torch.tensor(self._sequences[index]) for index in batch]
+        side, filler = getattr(tokenizer, "padding_side", "right"), getattr(tokenizer, "pad_token_id", None) or 0
+        ids = pad_sequence(rows, batch_first=True, padding_value=filler, padding_side=side)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side=side)
+        types = {"token_type_ids": torch.zeros_like(ids)} if self._types else {}
+        return {"input_ids": ids, "attention_mask": mask, **types}

@@ -1,13 +1,9 @@
-"""Token trees, in which a beginning that several sequences share is held and computed once, and attention over them.
+"""Attention over token trees, as an attention implementation of transformers.
 
-A reranker's prompts for one query begin alike: the same instruction and query, or the same instruction and document. A
-batch of them is packed into one row without padding. Sorted by their tokens, each sequence adds what it does not share
-with the one before; its tokens see those of its own path, as in the sequence alone.
-
-Attention over a tree is an attention implementation of transformers. The decoder runs over the packed row as over one
-long sequence: projections and feed-forward layers, most of the work, process every token once and no padding. Attention
-is computed for some adjacent queries at a time, over the keys that at least one of them sees, under a mask. Of the last
-layer only the last tokens are needed.
+The decoder runs over the packed row as over one long sequence: projections and feed-forward layers, most of the work,
+process every token once and no padding. Attention is computed for some adjacent queries at a time, over the keys that
+at least one of them sees, under a mask; or on a GPU, where asked, by one kernel for variable lengths. Of the last layer
+only the last tokens are needed.
 """
 
 from __future__ import annotations
@@ -17,109 +13,19 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from unimoe.core.errors import UsageError
 from unimoe.models.base import LIKE_LLAMA, decoder_layers, decoder_of, with_modules
 from unimoe.models.batching import arrays_to_device, batches
-
-MIN_SHARED = 8
-"""Shared tokens from which a branch pays."""
-
-
-@dataclass(frozen=True)
-class TokenTree:
-    """N sequences in one packed row of T tokens.
-
-    The row goes down each branch before the next, so what continues a token is all in one piece behind it.
-    """
-
-    ids: list[int]
-    positions: list[int]  # of each token in its sequences, from 0
-    ends: NDArray[np.int64]  # (T,), the place before which all tokens that continue a token are
-    paths: list[NDArray[np.int64]]  # of each of the N sequences, the places of its tokens; no two share the last one
-    parts: list[tuple[int, int]]  # in the row's order: a sequence, and how many of its first tokens were there before
-
-
-def build_tree(sequences: Sequence[list[int]]) -> TokenTree:
-    """Pack sequences of token ids, none of them empty, into a tree."""
-    tree = TokenTree([], [], np.zeros(tree_tokens(sequences), np.int64), [np.arange(0)] * len(sequences), [])
-    path = np.arange(0)
-    for number, shared, length in _entries(sequences):
-        begin = len(tree.ids)
-        tree.ends[path[shared:]] = begin  # the branch before ends here
-        tree.ids.extend(sequences[number][shared:])
-        tree.positions.extend(range(shared, length))
-        tree.parts.append((number, shared))
-        path = tree.paths[number] = np.concatenate([path[:shared], np.arange(begin, len(tree.ids))])
-    tree.ends[path] = len(tree.ids)
-    return tree
-
-
-def plan_trees(sequences: Sequence[list[int]], token_budget: int, batch_size: int | None = None) -> list[list[int]]:
-    """Group the indices of sequences, none empty, into batches for ``build_tree``, those that begin alike together.
-
-    A batch holds ``batch_size`` sequences, else a tree of ``token_budget`` tokens or one longer sequence. It depends on
-    the token ids alone; equal sequences keep their order.
-    """
-    entries = list(_entries(sequences))
-    batches, begin = [], 0
-    while begin < len(entries):
-        end = begin + batch_size if batch_size else _batch_end(entries, begin, token_budget)
-        batches.append([entry.number for entry in entries[begin:end]])
-        begin = end
-    return batches
-
-
-def tree_tokens(sequences: Sequence[list[int]]) -> int:
-    """Return the tokens of a tree of sequences: the fewest of any batches, since what is shared is computed once."""
-    return sum(entry.length - entry.shared for entry in _entries(sequences))
-
-
-class _Entry(NamedTuple):
-    """A sequence in sorted order, and how many tokens it shares with the one before."""
-
-    number: int
-    shared: int
-    length: int
-
-
-def _entries(sequences: Sequence[list[int]]) -> Iterator[_Entry]:
-    before: list[int] = []
-    for index in sorted(range(len(sequences)), key=sequences.__getitem__):
-        sequence = sequences[index]
-        shared = _shared(before, sequence) if before else 0
-        yield _Entry(index, shared if shared >= MIN_SHARED else 0, len(sequence))
-        before = sequence
-
-
-def _batch_end(entries: Sequence[_Entry], begin: int, token_budget: int) -> int:
-    """Return where to end a batch: tokens shared across its end are computed twice, so groups are seldom cut."""
-    tokens = [entries[begin].length]
-    for entry in entries[begin + 1 :]:
-        if tokens[-1] + entry.length - entry.shared > token_budget:
-            break
-        tokens.append(tokens[-1] + entry.length - entry.shared)
-    else:
-        return len(entries)
-    return min(
-        range(begin + len(tokens), begin, -1),
-        key=lambda end: (entries[end].shared + MIN_SHARED) / tokens[end - begin - 1],
-    )
-
-
-def _shared(first: list[int], second: list[int]) -> int:
-    """Return how many first tokens two sequences share, without the last token of either."""
-    low, high = 0, min(len(first), len(second)) - 1
-    while low < high:  # comparing slices is quicker than comparing tokens one by one
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
-    return low
-
+from unimoe.models.device import without_cudnn_attention
+from unimoe.models.model_files import first_line
+from unimoe.models.token_tree import TokenTree, build_tree
 
 NAME = "unimoe_tree"
 
@@ -150,14 +56,32 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Spans:
+    """P parts of a row, each of adjacent queries, and their K keys: the whole paths that the parts end.
+
+    A part's queries are the last tokens of its path, so attention is causal, aligned at the bottom right.
+    """
+
+    keys: Tensor  # (K,), places in the packed row
+    query_starts: Tensor  # (P + 1,), int32, where each part's queries begin, and the row's end
+    key_starts: Tensor  # (P + 1,), int32, where each part's keys begin, and K
+    most_queries: int  # of one part
+    most_keys: int
+
+
+@dataclass(frozen=True)
 class PackedTree:
-    """A token tree as tensors on a device, filled up with tokens of no sequence."""
+    """A token tree as tensors on a device, filled up with tokens of no sequence.
+
+    Which token sees which is said by ``blocks``, or by ``spans`` where they are there.
+    """
 
     tree: TokenTree
     ids: Tensor  # (1, T)
     positions: Tensor  # (1, T)
     last: Tensor  # (N,), the place of each sequence's last token
-    blocks: list[Block]  # which token sees which
+    blocks: list[Block]
+    spans: Spans | None
 
 
 _tree: ContextVar[PackedTree] = ContextVar("tree")
@@ -183,17 +107,40 @@ def rounds_rows(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype != torch.float32
 
 
-def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype) -> PackedTree:
-    """Put a tree on a device, for a model of a dtype."""
+def pack(tree: TokenTree, device: torch.device, dtype: torch.dtype, *, varlen: bool = False) -> PackedTree:
+    """Put a tree on a device, for a model of a dtype, to be attended by ``Spans`` or by blocks."""
     count = len(tree.ids)
     rounds_to = _GPU_QUERIES if device.type != "cpu" else ROUND_ROWS if rounds_rows(device, dtype) else 1
     filling = [0] * (-count % rounds_to)
-    # A token that fills is seen by itself; the place behind the row, which stands for no key, by nobody.
-    ends = np.concatenate([tree.ends, np.arange(count, count + len(filling)) + 1, [0]])
     arrays = [np.array(part, dtype=np.int64) for part in (tree.ids + filling, tree.positions + filling)]
     last = np.array([path[-1] for path in tree.paths], dtype=np.int64)
+    if varlen:
+        ids, positions, last_places, *there = arrays_to_device([*arrays, last, *_paths(tree, len(filling))], device)
+        return PackedTree(tree, ids[None], positions[None], last_places, [], _spans(tree, len(filling), *there))
+    # A token that fills is seen by itself; the place behind the row, which stands for no key, by nobody.
+    ends = np.concatenate([tree.ends, np.arange(count, count + len(filling)) + 1, [0]])
     ids, positions, last_places, ends_there = arrays_to_device([*arrays, last, ends], device)
-    return PackedTree(tree, ids[None], positions[None], last_places, list(_blocks(ends, ends_there, dtype)))
+    return PackedTree(tree, ids[None], positions[None], last_places, list(_blocks(ends, ends_there, dtype)), None)
+
+
+def _paths(tree: TokenTree, filling: int) -> list[NDArray[np.int64]]:
+    """Return the keys, query starts and key starts of ``Spans``; tokens that fill are one more part."""
+    paths = [tree.paths[number] for number, _ in tree.parts]
+    asked = [len(path) - shared for path, (_, shared) in zip(paths, tree.parts, strict=True)]
+    if filling:
+        paths.append(np.arange(len(tree.ids), len(tree.ids) + filling))
+        asked.append(filling)
+    return [np.concatenate(paths), np.cumsum([0, *asked]), np.cumsum([0, *map(len, paths)])]
+
+
+def _spans(tree: TokenTree, filling: int, keys: Tensor, query_starts: Tensor, key_starts: Tensor) -> Spans:
+    """Return the spans of what ``_paths`` made, on its device.
+
+    Kernels are told of more queries and keys than there are: a compiled caller sees few numbers.
+    """
+    most = max(tree.longest, filling)
+    most += -most % _GPU_QUERIES
+    return Spans(keys, query_starts.int(), key_starts.int(), most, most)
 
 
 def _blocks(ends: NDArray[np.int64], ends_there: Tensor, dtype: torch.dtype) -> Iterator[Block]:
@@ -247,6 +194,17 @@ def supports_trees(model: Any, longest: int | None = None) -> bool:
     return True
 
 
+def refuse_no_varlen(model: Any) -> None:
+    """Refuse ``evaluation.varlen`` where this GPU, torch or model does not have it, by one token."""
+    decoder = decoder_of(model)
+    weight = decoder.get_input_embeddings().weight
+    try:
+        with torch.no_grad(), without_cudnn_attention:
+            run_tree(decoder, pack(build_tree([[0]]), weight.device, weight.dtype, varlen=True))
+    except (ImportError, RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(f"evaluation.varlen: {first_line(error)}; set evaluation.varlen=false") from error
+
+
 def run_tree(decoder: Any, tree: PackedTree, states: Tensor | None = None) -> Tensor:
     """Return a decoder's final states ``(1, T, H)`` over a packed tree, from its token ids or from such states."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -283,11 +241,12 @@ def tree_attention(
     tree = _tree.get()
     asked = {name for name, value in options.items() if value is not None and value is not False} - _HARMLESS
     if getattr(module, "is_causal", False):
-        longest = max(tree.tree.positions) + 1
         # A window over earlier tokens changes nothing where it holds the longest text.
-        asked -= {"sliding_window"} if (options.get("sliding_window") or 0) >= longest else set()
+        asked -= {"sliding_window"} if (options.get("sliding_window") or 0) >= tree.tree.longest else set()
     if asked or attention_mask is not None or not packed:
         raise UnsupportedAttentionError(f"{type(module).__name__}: {sorted(asked)}")
+    if tree.spans:
+        return attend_by_spans(tree.spans, query[0], key[0], value[0], scaling).unsqueeze(0), None
     return attend_in_blocks(tree.blocks, query[0], key[0], value[0], scaling).unsqueeze(0), None
 
 
@@ -296,6 +255,32 @@ def _uncompiled_attention() -> Any:
     """Return ``tree_attention`` as what compiled layers call and do not look into: every tree differs."""
     disable: Any = torch.compiler.disable  # loads the compiler, which takes seconds
     return disable(tree_attention)
+
+
+def attend_by_spans(spans: Spans, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Attend as ``attend_in_blocks``, by one kernel that computes no score in vain, for half dtypes on a GPU.
+
+    A key is copied for each part whose path it is on. Work is never split along keys, so that a sequence's result
+    depends on no other sequence of its batch.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    keys, values = (states.transpose(0, 1).index_select(0, spans.keys) for states in (key, value))
+    found: Any = varlen_attn(
+        query.transpose(0, 1),
+        keys,
+        values,
+        spans.query_starts,
+        spans.key_starts,
+        spans.most_queries,
+        spans.most_keys,
+        scale=scaling,
+        window_size=(-1, 0),
+        enable_gqa=len(key) < len(query),
+        num_splits=1,
+    )
+    mixed: Tensor = found
+    return mixed
 
 
 def attend_in_blocks(blocks: Sequence[Block], query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

@@ -40,6 +40,7 @@ class UnimodelForExp1(nn.Module, Embedder):
         max_length: tokens of one sequence, prompt included.
         first_layer: the lowest layer with adapters.
         frozen_layers: the layers below it, shared with other models; made if not given.
+        varlen: attend by one kernel for variable lengths, where a GPU computes in a half dtype.
     """
 
     _answers: Tensor
@@ -52,6 +53,8 @@ class UnimodelForExp1(nn.Module, Embedder):
         max_length: int,
         first_layer: int = 0,
         frozen_layers: FrozenLayers | None = None,
+        *,
+        varlen: bool = False,
     ) -> None:
         super().__init__()
         model = self.model = adapted_model(base.model)
@@ -66,7 +69,7 @@ class UnimodelForExp1(nn.Module, Embedder):
             self.frozen_layers = frozen_layers or FrozenLayers(lower)
         refuse_dependent_states(model.config, max_length)
         refuse_beyond_positions(model, max_length)
-        self._batched = BatchedDecoder(model, self.frozen_layers, upper, max_length)
+        self._batched = BatchedDecoder(model, self.frozen_layers, upper, max_length, varlen=varlen)
         # Training plans its own batches, and asks for the states of each.
         self.plan_training, self.training_tokens = self._batched.plan_training, self._batched.training_tokens
         self.kept_states, self.last_states = self._batched.kept_states, self._batched.training_states

@@ -97,6 +97,15 @@ def test_any_reranker_resumes_at_the_shard_it_was_killed_at(
     assert found.run == rerank_collection(FunctionReranker(shared_words), COLLECTION, EVERY).run
 
 
+def test_a_shard_that_cannot_be_written_ends_the_run(tmp_path: Path) -> None:
+    """A thread writes it: what went wrong there is not lost, also where it is the last shard."""
+    (tmp_path / "file").write_text("no folder")
+    for queries in (1, 3):
+        some = replace(COLLECTION, queries=dict(list(COLLECTION.queries.items())[:queries]))
+        with pytest.raises(UsageError, match="file: cannot create this folder"):
+            rerank_collection(CountingReranker(), some, EVERY, store=ShardStore(tmp_path / "file", "one"))
+
+
 class LosingReranker(CountingReranker):
     def cut(self, collection: Collection, candidates: Any) -> list[list[Pair]]:
         return super().cut(collection, candidates)[1:]

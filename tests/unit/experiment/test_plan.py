@@ -38,7 +38,7 @@ from unimoe.models.embedder import Embedder
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
 from unimoe.models.pair_model import PairModelReranker
-from unimoe.models.tree_attention import tree_tokens
+from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import TrainingBudget, arm_dir, result_path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from unimoe.models import batching, frozen_layers
 from unimoe.models import tree_attention as module
 from unimoe.models import tree_attention as tree_code
 from unimoe.models.frozen_layers import FrozenLayers, FrozenStates, split_decoder
-from unimoe.models.tree_attention import TokenTree, build_tree
+from unimoe.models.token_tree import TokenTree, build_tree
 from unimoe.models.unimodel import UnimodelForExp1
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -110,6 +111,66 @@ def test_it_is_attention_under_the_mask_of_the_tree(tree: TokenTree, heads: int,
     filled = (torch.nn.functional.pad(state, (0, 0, 0, low.ids.shape[1] - tokens)) for state in halves)
     found = attend(low, *filled)[:, :tokens]
     torch.testing.assert_close(found.float(), expected(*[half.float() for half in halves]), rtol=0, atol=0.2)
+
+
+def varlen_on_a_cpu(query: Tensor, key: Tensor, value: Tensor, *given: Any, scale: float, **options: Any) -> Tensor:
+    """What torch's kernel computes: each span's queries see its keys up to their own, counted from the span's end."""
+    query_starts, key_starts, most_queries, most_keys = given
+    assert options == {"window_size": (-1, 0), "enable_gqa": key.shape[1] < query.shape[1], "num_splits": 1}
+    assert query_starts.dtype == key_starts.dtype == torch.int32
+    spans, found = [list(pairwise(starts.tolist())) for starts in (query_starts, key_starts)], []
+    for (first, end), (first_key, end_key) in zip(*spans, strict=True):
+        asked, seen = end - first, end_key - first_key
+        assert 0 < asked <= min(seen, most_queries)
+        assert seen <= most_keys
+        keys, values = (
+            states[first_key:end_key].repeat_interleave(query.shape[1] // key.shape[1], dim=1).transpose(0, 1)
+            for states in (key, value)
+        )
+        mask = torch.ones(asked, seen, dtype=torch.bool).tril(seen - asked)
+        attention = torch.nn.functional.scaled_dot_product_attention
+        found.append(attention(query[first:end].transpose(0, 1), keys, values, mask, scale=scale).transpose(0, 1))
+    return torch.cat(found)
+
+
+@pytest.fixture
+def varlen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_on_a_cpu)
+
+
+@pytest.mark.usefixtures("varlen")
+@pytest.mark.parametrize("seed", range(40))
+def test_spans_of_variable_length_attend_as_masks_do(seed: int) -> None:
+    """What the kernel of a GPU is given, on random trees whose sequences share beginnings of all lengths."""
+    rng = np.random.default_rng(seed)
+    stems = random_ids(rng, *rng.integers(1, 120, 4).tolist())
+    sequences = [
+        [token for stem in rng.integers(0, 4, rng.integers(0, 3)) for token in stems[stem]] + random_ids(rng, own)[0]
+        for own in rng.integers(1, 90, rng.integers(1, 30)).tolist()
+    ]
+    tree, dtype = build_tree(sequences), [torch.float32, torch.float64][seed % 2]  # with a row as it is, and filled up
+    masked, spans = (tree_code.pack(tree, CPU, dtype, varlen=varlen) for varlen in (False, True))
+    assert spans.blocks == []
+    assert spans.ids.equal(masked.ids)
+    assert spans.last.equal(masked.last)
+    states = [state.to(dtype) for state in random_states(spans.ids.shape[1], 4, [1, 2, 4][seed % 3])]
+    found, expected = (attend(packed, states[0], states[1], states[2]) for packed in (spans, masked))
+    torch.testing.assert_close(found[:, : len(tree.ids)], expected[:, : len(tree.ids)], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("varlen")
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_a_decoder_over_spans_has_the_states_and_gradients_of_masks(kind: ModelKind) -> None:
+    decoder = tiny_base(kind).model.model.double().requires_grad_()
+    quick, _ = tree_code.last_tokens_only(decoder)
+    tree, weights = build_tree(forest()), list(decoder.parameters())
+    found = [
+        tree_code.run_tree(quick, tree_code.pack(tree, CPU, torch.float64, varlen=varlen))[0]
+        for varlen in (True, False)
+    ]
+    torch.testing.assert_close(*found)
+    direction = torch.randn_like(found[0])
+    torch.testing.assert_close(*[torch.autograd.grad((states * direction).sum(), weights) for states in found])
 
 
 BEGINNING = list(range(100, 130))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,51 @@ def test_prefixes_are_a_calls_else_the_configs_else_the_models(bare: Path, tmp_p
         (ours.encode(["cat"], kind="query", prefix="quick "), "quick cat"),
     ):
         np.testing.assert_array_equal(found, none.encode([text], prefix=""))
+
+
+FAMILIES: dict[str, Callable[[Path, Path], Path]] = {
+    "types of tokens": lambda bare, target: bare,
+    "no types": lambda bare, target: save_tiny_encoder(target, "xlm-roberta"),
+    "padding on the left": lambda bare, target: changed(bare, target, "tokenizer_config.json", padding_side="left"),
+    "a prompt left out of the mean": lambda bare, target: changed(
+        save_sentence_transformer(bare, target.with_name("st"), prompts={"query": "the old house "}),
+        target,
+        "1_Pooling/config.json",
+        include_prompt=False,
+    ),
+    "a type of its own": lambda bare, target: typed(bare, target),
+}
+
+
+def typed(bare: Path, target: Path) -> Path:
+    """A tokenizer that gives every text the second type, which token ids alone do not say."""
+    folder = shutil.copytree(bare, target)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    for piece in tokenizer["post_processor"]["single"]:
+        next(iter(piece.values()))["type_id"] = 1
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_library_reads_a_few_batches_and_vectors_are_those_of_its_reading(
+    bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    encoder = load(FAMILIES[family](bare, tmp_path / "family"))
+    texts, read = [" ".join(("cat dog mat sat " * 9).split()[: 1 + n % 30]) for n in range(120)], list[int]()
+    preprocess = encoder.model.preprocess
+
+    def counted(texts: list[str], **options: Any) -> Any:
+        read.append(len(texts))
+        return preprocess(texts, **options)
+
+    monkeypatch.setattr(encoder.model, "preprocess", counted)
+    found, few = encoder.encode(texts, kind="query", token_budget=200), sum(read)
+    assert (few == len(texts)) == (family == "a type of its own")
+    assert few == len(texts) or few <= 20
+    monkeypatch.setattr(torch, "equal", lambda *_: False)
+    np.testing.assert_array_equal(found, encoder.encode(texts, kind="query", token_budget=200))
+    assert sum(read) == few + len(texts)
 
 
 def test_texts_are_cut_to_the_length_of_a_call_the_config_or_the_positions(
