@@ -4,7 +4,7 @@
 
 A script prints one JSON object as its last line. It becomes a line of the history with the script's name and arguments,
 its seconds, the commit, the date and the machine. A script that fails leaves no line; the others run, and the exit code
-is 4. ``--short`` runs those of ``SHORT`` at sizes that take a minute or less: their numbers are rough, and their
+is 4. ``--short`` runs those of ``SHORT`` at sizes that take three minutes or less: their numbers are rough, and their
 arguments keep them apart from others. ``docs/benchmarks.py`` draws the history.
 """
 
