@@ -10,6 +10,7 @@ from 400,000 queries.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import time
@@ -97,6 +98,7 @@ def main() -> None:
             worst += found
     error = 100.0 * math.sqrt(0.05 * 0.95 / reps)
     print(f"{min(worst)} to {max(worst)} %, standard error {error:.2f}; {time.perf_counter() - start:.0f} s in all")
+    print(json.dumps({"reps": reps, "coverage_min": min(worst), "coverage_max": max(worst), "error": round(error, 2)}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ Eight systems have three runs each on 200 queries; seven are compared with the f
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import time
@@ -86,6 +87,12 @@ def main() -> None:
         print(f"| {name} | {' | '.join(f'{of_ratio[name]:.1f}' for of_ratio in found)} |")
     error = 100.0 * math.sqrt(0.05 * 0.95 / reps)
     print(f"standard error at 5 %: {error:.2f}; {time.perf_counter() - start:.0f} s in all")
+    ends: dict[str, float] = {}
+    for how in ("separate", "pooled"):
+        ends[f"power_min, {how}"] = round(min(of_ratio[f"power, {how}"] for of_ratio in found), 2)
+        false = [of_ratio[f"{kind}tables with a mark, {how}"] for of_ratio in found for kind in ("", "unlike: ")]
+        ends[f"false_tables_max, {how}"] = round(max(false), 2)
+    print(json.dumps({"reps": reps, **ends}))
 
 
 if __name__ == "__main__":

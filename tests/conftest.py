@@ -60,6 +60,12 @@ def unimoe_data() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def models_extra() -> None:
+    """Skip a test where the light install alone is tested."""
+    pytest.importorskip("torch", reason="needs unimoe[models]")
+
+
 @pytest.fixture
 def tmp_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder in place of the user's."""

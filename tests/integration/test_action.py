@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+import venv
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,10 @@ PATCH = "PATCH repos/owner/name/issues/comments/41"
 
 GH = """#!/bin/bash
 printf '%s\\n' "$*" >>"$RUNNER_TEMP/asked"
-case "$*" in *--paginate*) printf '%s' "$OLD_COMMENT";; esac
+case "$*" in
+  *viewer*) printf '%s\\n' "$TOKEN_USER"; [[ -n $TOKEN_USER ]];;
+  *--paginate*) printf '%b' "$COMMENTS";;
+esac
 """
 
 
@@ -32,10 +37,9 @@ def runner(tmp_path: Path) -> dict[str, str]:
     """The environment of a step: files of the runner, and the programs that it finds."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in {"gh": GH, "unimoe": f'#!/bin/bash\nexec "{sys.executable}" -m unimoe "$@"\n'}.items():
+    for name, text in {"gh": GH, "python": f'#!/bin/bash\nexec "{sys.executable}" "$@"\n'}.items():
         (programs / name).write_text(text, "utf-8")
         (programs / name).chmod(0o755)
-    (programs / "python").symlink_to(sys.executable)
     return {
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -46,8 +50,10 @@ def runner(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def take(step: str, runner: Mapping[str, str], values: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a step by the shell that GitHub gives it, its expressions replaced by ``values``."""
+def take(
+    step: str, runner: Mapping[str, str], values: Mapping[str, str], checkout: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a step by the shell that GitHub gives it, in a checkout, its expressions replaced by ``values``."""
     env = {
         key: re.sub(r"\$\{\{ (.*?) \}\}", lambda found: values[found[1]], text)
         for key, text in STEPS[step].get("env", {}).items()
@@ -58,15 +64,18 @@ def take(step: str, runner: Mapping[str, str], values: Mapping[str, str]) -> sub
     return subprocess.run(
         [shell, "--noprofile", "--norc", "-eo", "pipefail", "-c", STEPS[step]["run"]],
         env={**runner, **env},
+        cwd=checkout,
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def judge(runner: Mapping[str, str], folder: Path | str, gates: str = "") -> tuple[int, str]:
+def judge(
+    runner: Mapping[str, str], folder: Path | str, gates: str = "", checkout: Path | None = None
+) -> tuple[int, str]:
     """Judge a folder; return the job's exit code and its summary."""
-    done = take("Judge", runner, {"inputs.output-dir": str(folder), "inputs.gates": gates})
+    done = take("Judge", runner, {"inputs.output-dir": str(folder), "inputs.gates": gates}, checkout)
     assert done.returncode == 0, done.stderr
     outputs = dict(line.split("=", 1) for line in Path(runner["GITHUB_OUTPUT"]).read_text("utf-8").splitlines())
     assert Path(outputs["json"]).is_file()
@@ -94,9 +103,61 @@ def test_the_finding_is_in_the_summary_and_the_code_is_that_of_verdicts(
     assert says in summary
 
 
-@pytest.mark.parametrize(("old", "asked"), [("", "POST repos/owner/name/issues/7/comments"), ("41\n", PATCH)])
-def test_a_pull_request_has_one_comment(runner: dict[str, str], old: str, asked: str) -> None:
-    runner["OLD_COMMENT"] = old
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A checkout that holds modules by the names of what the steps import; to import one ends the process."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for name in ("pip", "json", "os", "pathlib", "unimoe", "sitecustomize", "usercustomize"):
+        (checkout / f"{name}.py").write_text('raise SystemExit("imported from the checkout")\n', "utf-8")
+    return checkout
+
+
+def test_modules_of_the_checkout_are_not_imported_when_it_judges(
+    runner: dict[str, str], tmp_path: Path, hostile: Path
+) -> None:
+    write_experiment(hostile / "results", tir=0.12, logs=False)
+    ended, summary = judge(runner, "results", checkout=hostile)
+    assert ended == 0
+    assert "INTERFERENCE (gate: PASS" in summary
+
+
+def test_modules_of_the_checkout_are_not_imported_when_it_installs(
+    runner: dict[str, str], tmp_path: Path, hostile: Path
+) -> None:
+    """A real pip installs a wheel without code, which needs no index."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    wheel = tmp_path / "nothing-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
+        archive.writestr("nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("nothing-1.dist-info/RECORD", "")
+    runner["PATH"] = f"{tmp_path / 'venv' / 'bin'}:{runner['PATH']}"
+    done = take("Install", runner, {"github.action_path": str(wheel)}, hostile)
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "venv").rglob("nothing-1.dist-info"))
+
+
+MARKER = "<!-- unimoe verdict -->\\n### unimoe"
+POST = "POST repos/owner/name/issues/7/comments"
+BOT = "github-actions[bot]"
+
+
+@pytest.mark.parametrize(
+    ("user", "comments", "asked"),
+    [
+        (BOT, "", POST),
+        (BOT, f"41\t{BOT}\t{MARKER}\n", PATCH),
+        (BOT, f"40\tmallory\t{MARKER}\n41\t{BOT}\t{MARKER}\n42\t{BOT}\t{MARKER}\n", PATCH),
+        (BOT, f"40\tmallory\t{MARKER}\n43\t{BOT}\tsee {MARKER}\n", POST),
+        ("releases[bot]", f"40\t{BOT}\t{MARKER}\n41\treleases[bot]\t{MARKER}\n", PATCH),
+        ("", f"40\tmallory\t{MARKER}\n41\t{BOT}\t{MARKER}\n", PATCH),  # a token that may not ask whose it is
+    ],
+)
+def test_a_pull_request_has_one_comment_which_is_the_actions_own(
+    runner: dict[str, str], user: str, comments: str, asked: str
+) -> None:
+    runner |= {"TOKEN_USER": user, "COMMENTS": comments}
     values = {"inputs.token": "none", "github.event.number": "7"}
     assert take("Comment", runner, values).returncode == 0
     last = Path(runner["RUNNER_TEMP"], "asked").read_text("utf-8").splitlines()[-1]

@@ -60,6 +60,8 @@ def shown(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         write_experiment(tmp_path / "mine", queries=30)
         rows, judged = unimoe.tir(tmp_path / "mine"), unimoe.judge(tmp_path / "mine")
         return {"tir": rows, "gates": judged, "one gate": judged[0]}[request.param]
+    if request.param in ("reranker", "encoder"):
+        request.getfixturevalue("models_extra")
     collection = invented(documents=30, queries=6)
     made: dict[str, Any] = {
         "comparison": compared,
@@ -123,6 +125,7 @@ def test_long_results_are_cut_at_a_prompt() -> None:
     assert repr(rows).splitlines()[12:] == [f"... and {len(rows) - 12} more"]
 
 
+@pytest.mark.usefixtures("models_extra")
 def test_scores_draw_means_and_a_reranker_its_gain_over_the_first_stage(tmp_path: Path) -> None:
     found = scores()
     assert "Note: the run: queries without judgments, left out: 1 (other)" in repr(found).splitlines()

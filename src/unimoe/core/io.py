@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -109,6 +110,8 @@ def _temporary(path: Path) -> Path:
 
 
 def _runs(process: int) -> bool:
+    if sys.platform == "win32":  # there, signal 0 would be Ctrl-C
+        return True
     try:
         os.kill(process, 0)
     except OSError as error:
@@ -170,15 +173,28 @@ def read_json(path: Path, kind: type[T], remedy: str | None = None) -> T:
     """Read a JSON file as a value of a type, such as a pydantic model or ``dict[str, float]``.
 
     A file that is absent, or holds something else, is a DataError, which names the key and says what to do: ``remedy``
-    for a file that a person brings, to run again for one that the program writes.
+    for a file that a person brings, to run again for one that the program writes. A file of a newer schema is none to
+    delete: it says so.
     """
+    content = read_bytes(path).removeprefix(codecs.BOM_UTF8)
     try:
-        return checked_json(read_bytes(path).removeprefix(codecs.BOM_UTF8), kind)
+        return checked_json(content, kind)
     except ValueError as error:
         why = str(error)
+        if newer := _newer_schema(content, kind):
+            raise DataError(f"{path}: {newer}; read it with a newer unimoe") from None
         if remedy is None:
             why, remedy = f"is damaged or of another version ({why})", "delete it, and run again"
         raise DataError(f"{path}: {why}; {remedy}") from None
+
+
+def _newer_schema(content: bytes, kind: Any) -> str | None:
+    """Say that a file's ``schema_version`` is above the one that its class has."""
+    field = getattr(kind, "model_fields", {}).get("schema_version")
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
+        if field and (stated := json.loads(content)["schema_version"]) > field.default:
+            return f"is of schema {stated}, and this version reads {field.default}"
+    return None
 
 
 def checked_json(content: bytes, kind: type[T]) -> T:

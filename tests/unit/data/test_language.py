@@ -145,7 +145,7 @@ def folder(tmp_path: Path, collection: Collection, name: str = "toy", **card: ob
     return f"path:{path}"
 
 
-@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.usefixtures("models_extra", "tmp_cache")
 def test_a_folder_states_whether_queries_are_documents_whatever_its_name_says(tmp_path: Path) -> None:
     for number, (name, stated, left_out) in enumerate(
         [("mine", True, True), ("mine", None, False), ("arguana", None, True), ("arguana", False, False)]
@@ -158,7 +158,7 @@ def test_a_folder_states_whether_queries_are_documents_whatever_its_name_says(tm
         assert len(checks) == (name == "mine" and stated is None), "a task of MTEB has a rule of its own"
 
 
-@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.usefixtures("models_extra", "tmp_cache")
 def test_caveats_are_in_results_and_on_stderr_where_they_concern_the_search(tmp_path: Path) -> None:
     text, _ = SHARED["Cyrillic"]
     documents = {key: Document("", f"{text} {one.text}") for key, one in invented().corpus.items()}
@@ -171,7 +171,7 @@ def test_caveats_are_in_results_and_on_stderr_where_they_concern_the_search(tmp_
         assert any("states no language" in caveat for caveat in read_result(path).caveats) is doubtful
 
 
-@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.usefixtures("models_extra", "tmp_cache")
 def test_a_stated_language_of_bm25_and_a_task_without_candidates_have_no_doubt(tmp_path: Path) -> None:
     text, _ = SHARED["Cyrillic"]
     place = folder(tmp_path, of(text, text))
@@ -186,7 +186,7 @@ def test_a_stated_language_of_bm25_and_a_task_without_candidates_have_no_doubt(t
         assert any("without any candidate" in caveat for caveat in caveats) is (task == "reranking")
 
 
-@pytest.mark.usefixtures("tmp_cache")
+@pytest.mark.usefixtures("models_extra", "tmp_cache")
 def test_python_functions_return_what_was_found_and_print_the_caveats(capfd: pytest.CaptureFixture[str]) -> None:
     mixed = assemble(
         "toy", "test", [("d", Document("", "red fish")), ("e", Document("", TEXTS["zh"]))],
