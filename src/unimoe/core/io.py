@@ -135,7 +135,7 @@ def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-Write = Callable[[Path, Any], None]
+WriteLine = Callable[[Path, Any], None]
 """Writes a value to a file, as ``write_line`` does."""
 
 
@@ -145,7 +145,7 @@ def write_line(path: Path, value: Any) -> None:
 
 
 @contextmanager
-def written_behind() -> Iterator[Write]:
+def written_behind() -> Iterator[WriteLine]:
     """Give a ``write_line`` that a thread does; the next call, or the end, raises its error."""
     last: list[Future[None]] = []
     with ThreadPoolExecutor(1) as thread:

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from unimoe.core.errors import DataError, InputError, first_few, named_inputs
 from unimoe.core.grouping import gathered
-from unimoe.core.io import Strict, Write, hash_parts, read_json, write_line, written_behind
+from unimoe.core.io import Strict, WriteLine, hash_parts, read_json, write_line, written_behind
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.models.batching import ahead, batches
@@ -159,7 +159,7 @@ class Reranker(ABC):
             file = store.file(shard, prepared) if store else None
             return prepared, file, read_shard(file) if file else None
 
-        def finished(shard: Sequence[Pair], looked: LookedUp, write: Write) -> ShardScores:
+        def finished(shard: Sequence[Pair], looked: LookedUp, write: WriteLine) -> ShardScores:
             prepared, file, found = looked
             if found is None:
                 with named_pairs(collection, shard):
