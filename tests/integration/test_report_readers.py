@@ -8,11 +8,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from support.results import QUERIES, large_results, make_result, measured, query_ids, simulate, write_experiment
 
 from unimoe.analysis import drilldown
@@ -21,6 +20,9 @@ from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
 from unimoe.analysis.report import write_report, write_tables
 from unimoe.results import DrillDown, QueryDetail, Task, write_result
 from unimoe.results.folder import Results, load_all_results
+
+if TYPE_CHECKING:  # of the group "readers"
+    from playwright.sync_api import Browser, Dialog, Page
 
 HOSTILE = r"""<script>alert(1)</script> & a_b %d \n "q" 'r' ${x} </script><img src=x onerror=alert(2)> {{ 7*7 }}"""
 ARM = "_<img src=x onerror=alert(3)>&_%"
@@ -32,7 +34,7 @@ TEXTS = (
     "plain query",
 )
 
-Open = Callable[..., Page]
+Open = Callable[..., "Page"]
 UNFOLD = "for (const details of document.querySelectorAll('details')) details.open = true"
 
 
@@ -63,7 +65,8 @@ def browser() -> Iterator[Browser]:
     path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip("needs Chromium: install Debian's package chromium")
-    with sync_playwright() as playwright:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: uv sync --group readers")
+    with sync_api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield launched
         launched.close()
