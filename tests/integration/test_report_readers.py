@@ -111,7 +111,8 @@ def open_report(browser: Browser, report: Path) -> Iterator[Open]:
 
 
 def column(page: Page, position: int) -> list[str]:
-    return page.locator(f"#queries tbody tr > :nth-child({position})").all_inner_texts()
+    texts: list[str] = page.locator(f"#queries tbody tr > :nth-child({position})").all_inner_texts()
+    return texts
 
 
 def test_hostile_names_and_texts_are_text(open_report: Open) -> None:
