@@ -1,4 +1,4 @@
-"""The analysis on disk: ``{output_dir}/analysis/report.html`` and ``report.md``, with tables and figures beside them.
+"""The analysis on disk: ``{output_dir}/analysis/report.html`` and ``report.md``, with tables and figures.
 
 ``pages`` gathers what there is to say and sets it twice. Each file is written whole or not at all.
 """
@@ -26,7 +26,7 @@ __all__ = ["SUBFOLDER", "gather", "keep_comparison", "write_figures", "write_rep
 
 
 def write_report(analysis: Analysis) -> Path:
-    """Write the whole analysis in place of an earlier one, and return ``report.html``; ``report.md`` lies beside it.
+    """Write the whole analysis in place of an earlier one, and return ``report.html``; with ``report.md`` next to it.
 
     Raises:
         DataError: the output folder's gate file is malformed.

@@ -327,7 +327,7 @@ def _letter(place: int) -> str:
 
 
 def judged_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each two systems whose shares of unjudged documents differ; the rest of ``checks`` is notes."""
+    """Return a row for each two systems with other shares of unjudged documents; the rest of ``checks`` is notes."""
     rows, notes = [], [_OPEN]
     for c in comparisons:
         for check in (check for check in c.checks if check.name == "unjudged"):
