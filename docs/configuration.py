@@ -50,9 +50,9 @@ name; every loss has the first, unless its own says otherwise.
 
 _HEAD = """# Configuration
 
-Every key of every kind of YAML file, with its default. `--set a.b=value` overrides a key on the command line; an
-unknown key is refused with the closest right one. **required** means that there is no default. The keys of a gate file
-are in [Gates](gates.md). `docs/configuration.py` writes this page from the code.
+This page lists every key of every kind of YAML file, with its default. `--set a.b=value` overrides a key on the command
+line; an unknown key is refused with the closest right one. **required** means that there is no default. The keys of a
+gate file are in [Gates](gates.md). `docs/configuration.py` writes this page from the code.
 """
 
 

@@ -133,6 +133,7 @@ def assert_close(found: Any, expected: Any) -> None:
 def test_every_kind_of_training_is_tracked_and_has_a_curve_in_the_report(
     make: Callable[..., Training], of_all: Path, tmp_path: Path
 ) -> None:
+    pytest.importorskip("tensorboard", reason="needs tensorboard: uv sync --group readers")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     training = make(of_all, tmp_path, tracking=["tensorboard"])

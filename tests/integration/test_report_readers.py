@@ -8,11 +8,10 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 from support.results import QUERIES, large_results, make_result, measured, query_ids, simulate, write_experiment
 
 from unimoe.analysis import drilldown
@@ -21,6 +20,9 @@ from unimoe.analysis.drilldown import MOST_CASES, QueryCase, drill_down
 from unimoe.analysis.report import write_report, write_tables
 from unimoe.results import DrillDown, QueryDetail, Task, write_result
 from unimoe.results.folder import Results, load_all_results
+
+if TYPE_CHECKING:  # of the group "readers"
+    from playwright.sync_api import Browser, Dialog, Page
 
 HOSTILE = r"""<script>alert(1)</script> & a_b %d \n "q" 'r' ${x} </script><img src=x onerror=alert(2)> {{ 7*7 }}"""
 ARM = "_<img src=x onerror=alert(3)>&_%"
@@ -32,7 +34,7 @@ TEXTS = (
     "plain query",
 )
 
-Open = Callable[..., Page]
+Open = Callable[..., "Page"]
 UNFOLD = "for (const details of document.querySelectorAll('details')) details.open = true"
 
 
@@ -58,12 +60,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an experiment as most people have it."""
+    folder = tmp_path_factory.mktemp("plain")
+    write_experiment(folder)
+    return write_report(Analysis(load_all_results(folder), iterations=20))
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     names = ("chromium", "chromium-browser", "google-chrome")
     path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
         pytest.skip("needs Chromium: install Debian's package chromium")
-    with sync_playwright() as playwright:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: uv sync --group readers")
+    with sync_api.sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield launched
         launched.close()
@@ -100,7 +111,8 @@ def open_report(browser: Browser, report: Path) -> Iterator[Open]:
 
 
 def column(page: Page, position: int) -> list[str]:
-    return page.locator(f"#queries tbody tr > :nth-child({position})").all_inner_texts()
+    texts: list[str] = page.locator(f"#queries tbody tr > :nth-child({position})").all_inner_texts()
+    return texts
 
 
 def test_hostile_names_and_texts_are_text(open_report: Open) -> None:
@@ -126,11 +138,9 @@ def test_without_javascript_there_is_a_table(open_report: Open) -> None:
     assert page.locator("main table").count() >= 4
 
 
-def test_a_telephone_answers_on_its_first_screen(open_report: Open, tmp_path: Path) -> None:
+def test_a_telephone_answers_on_its_first_screen(open_report: Open, plain: Path) -> None:
     """The page was 18,000 pixels long there, with the second finding below the first screen."""
-    write_experiment(tmp_path)
-    path = write_report(Analysis(load_all_results(tmp_path), iterations=20))
-    page = open_report(path, viewport={"width": 390, "height": 844}, unfolded=False)
+    page = open_report(plain, viewport={"width": 390, "height": 844}, unfolded=False)
     for chosen in (".headline", ".first dd"):
         for found in page.locator(chosen).all():
             box = found.bounding_box()
@@ -140,6 +150,34 @@ def test_a_telephone_answers_on_its_first_screen(open_report: Open, tmp_path: Pa
     assert page.locator(".first dt").all_inner_texts() == ["Do", "Baselines"] * 2
     assert page.evaluate("document.documentElement.scrollHeight") < 3 * 844
     assert page.locator("table").first.is_visible() is False
+
+
+def test_a_box_that_hides_columns_says_so_and_keeps_the_names(open_report: Open, plain: Path) -> None:
+    """p and the average were cut at 500 pixels, with nothing to say that there was more."""
+    page = open_report(plain, viewport={"width": 400, "height": 800})
+    page.wait_for_selector(".wide")
+    boxes = page.locator(".scroll").all()
+    wide = [box for box in boxes if box.evaluate("box => box.scrollWidth > box.clientWidth")]
+    says = "box => getComputedStyle(box, '::before').content"
+    assert ["more" in box.evaluate(says) for box in boxes] == [box in wide for box in boxes]
+    tests = page.locator("#significance .scroll")
+    assert tests.get_attribute("class") == "scroll wide"
+    tests.evaluate("box => box.scrollTo(10000, 0)")
+    name, last = (tests.locator(f"tbody tr:nth-child(2) > :{which}-child").first for which in ("first", "last"))
+    for cell in (name, last):
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 400
+
+
+def test_a_desk_shows_figures_as_wide_as_the_page_and_whole(open_report: Open, plain: Path) -> None:
+    page = open_report(plain, viewport={"width": 1400, "height": 900})
+    main, figure = (page.locator(chosen).first.bounding_box() for chosen in ("main", "#findings .figure"))
+    assert main is not None
+    assert figure is not None
+    assert figure["width"] > 0.98 * main["width"]
+    assert page.locator(".wide").count() == 0
 
 
 def test_search_filters_and_announces_the_count(open_report: Open) -> None:
@@ -175,6 +213,8 @@ def test_a_full_tier_stays_small_and_sorts(open_report: Open, tmp_path: Path, mo
     path = write_report(Analysis(large_results(tmp_path, seeds=2), iterations=20))
     assert path.stat().st_size < 10 * 2**20
     page = open_report(path, viewport={"width": 360, "height": 740})
+    order = page.locator("details.section").evaluate_all("sections => sections.map(section => section.id)")
+    assert order.index("significance") < order.index("overview") < order.index("comparison")  # then scores
     shown = re.fullmatch(r"(\d+) queries, 50 shown", page.locator("#queries-status").inner_text())
     assert shown is not None
     assert 2500 < int(shown[1]) <= MOST_CASES

@@ -238,6 +238,8 @@ def test_a_rate_beyond_reason_ends_an_arm_with_a_word(
 def test_tensorboard_holds_what_the_log_holds_and_wandb_needs_no_network(
     trained_in: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in ("tensorboard", "wandb"):
+        pytest.importorskip(name, reason=f"needs {name}: uv sync --group readers")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -1,7 +1,8 @@
 """Code blocks of Markdown pages, run as a reader would run them: top to bottom, in one interpreter.
 
 A block is fenced and names its language. A block of Python with ``>>>`` prompts is a doctest, whose shown values must
-be the ones that come out. ``<!-- not run: reason -->`` on the line before a block says why tests leave it out.
+be the ones that come out. On the line before a block, ``<!-- not run: reason -->`` says why tests leave it out, and
+``<!-- printed by: COMMAND -->`` which command prints the text that it shows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 _BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n+)?^```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?:not run: (?P<reason>[^\n]+?)|printed by: (?P<command>[^\n]+?)) -->\n+)?"
+    r"^```(?P<language>[\w-]*)[^\n]*\n(?P<text>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 _OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
@@ -22,22 +24,26 @@ _OPTIONS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; ``line`` is that of its first line of code, ``not_run`` says why tests leave it out."""
+    """A fenced block; ``line`` is that of its first line of code, ``not_run`` says why tests leave it out.
+
+    ``printed_by`` is the command whose output a block of text shows, or empty.
+    """
 
     path: Path
     line: int
     language: str
     text: str
     not_run: str
+    printed_by: str = ""
 
 
 def code_blocks(path: Path, *languages: str) -> list[Block]:
     """The fenced blocks of a page in these languages, or in all of them."""
     page = path.read_text(encoding="utf-8")
-    blocks = [
-        Block(path, page.count("\n", 0, m.start("text")) + 1, m["language"], m["text"], m["reason"] or "")
-        for m in _BLOCK.finditer(page)
-    ]
+    blocks = []
+    for m in _BLOCK.finditer(page):
+        line = page.count("\n", 0, m.start("text")) + 1
+        blocks.append(Block(path, line, m["language"], m["text"], m["reason"] or "", m["command"] or ""))
     return [block for block in blocks if not languages or block.language in languages]
 
 

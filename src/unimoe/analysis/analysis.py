@@ -68,7 +68,7 @@ class Analysis:
     ) -> None:
         """Take results, gates that replace those registered in their folder, and what to compare if not by names.
 
-        ``iterations`` and ``seed`` are those of the resampling checks beside each test. ``correction`` and ``family``
+        ``iterations`` and ``seed`` are those of the resampling checks of each test. ``correction`` and ``family``
         say how p is corrected: by default as the comparison saved in the folder is, else by Holm over the table.
         ``chosen`` and ``simultaneous`` are those of ``corrected_together``, by default as saved too.
         """
@@ -188,7 +188,7 @@ class SystemComparison(Shown, Analysis):
         warnings: Sequence[str] = (),
         **options: Any,
     ) -> None:
-        """Compare systems whose results are there already, in the order wanted with the baseline first.
+        """Compare systems that have results already, in the order wanted with the baseline first.
 
         ``options`` are those of ``Analysis``. Pairs with a baseline that is not named are a UsageError; no dataset with
         results of two systems is a DataError.
@@ -217,7 +217,7 @@ class SystemComparison(Shown, Analysis):
 
         ``difference`` is the system's mean minus the baseline's, with its 95 % interval and p; rows of the baseline,
         and of metrics that some system lacks by query, have None there. ``beats`` holds the letters of the systems
-        whose score on the metric is significantly lower, in brackets where one of the two is a single training.
+        that score significantly lower on the metric, in brackets where one of the two is a single training.
         """
         import pandas as pd  # only loaded by those who ask for a frame
 

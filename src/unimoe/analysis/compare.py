@@ -91,7 +91,7 @@ def compare(
 
     A run is ``{query id: {document id: score}}`` or the path of a TREC run; a list of runs holds several seeds. With
     several datasets, both ``qrels`` and each system map a dataset's name to what it has there. A run that no dataset's
-    name maps to serves every dataset whose judged queries it holds.
+    name maps to serves every dataset if it holds the judged queries.
 
     Example:
         >>> qrels = {f"q{i}": {"relevant": 1} for i in range(9)}
@@ -240,7 +240,7 @@ def compute_interference_metrics(results: Results) -> Judgments:
 def compute_significance(results: Results, iterations: int = ITERATIONS, seed: int = 0) -> tuple[Comparison, ...]:
     """Compare arms in pairs: trained arms with their baselines, joint arms with specialists, systems with each other.
 
-    ``iterations`` are resamples and permutations of the checks beside each test, ``seed`` is of their random numbers.
+    ``iterations`` are resamples and permutations of the checks of each test, ``seed`` is of their random numbers.
     """
     return compare_arms(results, iterations=iterations, seed=seed)
 
@@ -249,7 +249,7 @@ def generate_plots(results: Results, output_path: Path | str) -> tuple[Path, ...
     """Draw every figure the results allow: scores, TIR, per-query differences, power, and what training logged.
 
     Returns:
-        The PNG files in the folder ``output_path``; a PDF of the same name lies beside each.
+        The PNG files in the folder ``output_path``; each has a PDF of the same name.
     """
     from unimoe.analysis.figures import save_all  # matplotlib is only loaded by those who draw
 

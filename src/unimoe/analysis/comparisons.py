@@ -1,7 +1,7 @@
 """Paired comparisons of systems: one test for each row, and families of tests that are corrected together.
 
 The interval and the p of a row are one statement of the model of variance (``unimoe.analysis.statistics``). Bootstrap
-and sign flips are a narrower check beside it: they hold for other queries and these very runs.
+and sign flips check something narrower: they hold for other queries and these very runs.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Question:
 class Comparison(Question):
     """The answer to a question: system against baseline on the same queries.
 
-    The checks are over queries, the runs taken as they are; averages and other metrics beside the main one have none.
+    The checks are over queries, the runs taken as they are; averages and metrics other than the main one have none.
     """
 
     metric: str
     main: bool  # whether the metric was asked for as the main one of the dataset
     runs: tuple[int, int]  # number of runs of both on the dataset where there are fewest
     alone: tuple[str, ...]  # the systems with one training run, taken as it is: nothing is known of their other seeds
-    left_out: tuple[str, ...]  # runs whose seed the other lacks, where seeds pair, or that an average's datasets lack
+    left_out: tuple[str, ...]  # runs of seeds that the other lacks, where seeds pair, or an average's datasets lack
     queries: int
     means: tuple[float, float]  # of system and baseline, in the metric's unit (0 to 1)
     difference: Estimate  # system minus baseline with its 95 % interval, in the metric's unit
@@ -185,7 +185,7 @@ def compare_arms(
     asked = list(questions_of(results) if questions is None else questions)
     found = dict[Question, Comparison]()
     checked: dict[str, dict[Question, tuple[_Column, _Column]]] = {}  # by key
-    # Beside a main metric, the others have no checks: their resampling would take as long again for each of them.
+    # Metrics other than the main one have no checks: their resampling would take as long again for each of them.
     main = {question.key for question in asked if question.metric is None}
     for question in asked:
         found[question], used = compared(results, question)

@@ -56,7 +56,7 @@ class QueryCase:
 
 
 class Drilled(NamedTuple):
-    """Two arms on one dataset, whose queries are shown: those of a gate, or two systems as one without a margin."""
+    """Two arms on one dataset, to show its queries: those of a gate, or two systems as one without a margin."""
 
     name: str  # of the gate; else of the two systems
     gate: Gate

@@ -155,7 +155,7 @@ def _interaction(whole: Aligned, *, ratio: bool, estimand: Estimand) -> Interact
     several, alpha = len(names) > 2, ALPHA
     pair, gap = min(gaps.items(), key=lambda item: _p(item[1], by_t=several))
     p = _p(gap, by_t=several)
-    if several:  # groups take the place of systems whose runs pair: a run scores on all; both arms' runs add freedom
+    if several:  # groups take the place of systems with paired runs: a run scores on all; both arms' runs add freedom
         freedom = sum(int(runs) - 1 for runs in terms[pair].runs)
         of_pairs = {two: replace(of, runs=(freedom + 1,) if freedom else ()) for two, of in terms.items()}
         smallest = joint(of_pairs, [freedom + 1] * len(names)).of_all

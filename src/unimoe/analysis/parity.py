@@ -18,7 +18,7 @@ from unimoe.core.trec import Run, ranked
 from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, by_query_id, read_result, result_paths, run_beside
 
-TOP = 10  # documents at the head of a ranking, whose change a reader would see
+TOP = 10  # documents at the head of a ranking: a reader would see their change
 
 
 class Scored(NamedTuple):
@@ -42,7 +42,7 @@ class Parity:
     mean: float  # of all absolute differences
     kendall_mean: float | None  # over queries, Kendall's tau-b of the two orders; None where none has two documents
     kendall_lowest: tuple[float, str] | None  # the lowest of them, and its query
-    top_changed: list[str]  # queries whose first ten documents, in their order, are others
+    top_changed: list[str]  # queries with other first ten documents, or in another order
     metric: str  # the main one
     means: tuple[float, float]  # of the metric
     measure: Estimate  # their difference, the second system minus the first
@@ -57,7 +57,7 @@ class Parity:
 
     @property
     def share_changed(self) -> float:
-        """The share of queries whose first documents change."""
+        """The share of queries with a change among the first documents."""
         return len(self.top_changed) / self.queries
 
     def within(self, tolerance: float, ranking_tolerance: float) -> bool:

@@ -119,7 +119,7 @@ def _difference(there: Saved, here: Saved) -> str:
 
 
 def _remove(folder: Path, saved: Saved) -> None:
-    """Remove a comparison: its report, its results, its gates, and the marker last, which says whose they are."""
+    """Remove a comparison: its report, its results, its gates, and the marker last, which says what they belong to."""
     for name in ("report.html", "report.md"):
         (folder / SUBFOLDER / name).unlink(missing_ok=True)
     for name in ("tables", "figures"):

@@ -31,7 +31,7 @@ Scorer = Callable[[Grades, Run], Mapping[str, ByQuery]]
 
 @dataclass(frozen=True)
 class Ties:
-    """Values by measure and query, of the queries alone whose value the order of equal scores may change."""
+    """Values by measure and query, of those queries alone in which the order of equal scores may change the value."""
 
     lowest: Mapping[str, ByQuery] = field(default_factory=dict)
     highest: Mapping[str, ByQuery] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def check_ranks(run: Run, ranks: Mapping[str, Sequence[float]], name: str) -> tu
     """Count the queries in which more scores rise from a rank to the next than fall.
 
     ``ranks`` are those of the documents in the order of a file, by query; those of absent queries count the documents.
-    It is a refusal where nearly all queries are so, of those whose ranks and scores both differ, else a note.
+    It is a refusal where nearly all queries are so, of those with different ranks and different scores, else a note.
     """
     ordered = contradicting = 0
     for query, scores in run.items():

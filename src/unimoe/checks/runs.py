@@ -17,14 +17,14 @@ class RunFacts:
     """What is known of one run on one dataset."""
 
     name: str  # what messages call it: the path of a file
-    system: str  # whose run it is
+    system: str  # the owner of the run
     digest: str  # hash of queries, rankings and scores; neither tag nor line order counts
     depth: int  # documents of the longest ranking among judged queries
     missing: list[str]  # judged queries that it lacks, in the order of the qrels
 
 
 def alone(missing: Sequence[str], unjudged: Sequence[str], unordered: Sequence[str], where: str) -> Iterator[Check]:
-    """Yield what one run lacks or cannot say, whose scores are computed all the same."""
+    """Yield what one run lacks or cannot say; its scores are computed all the same."""
     for name, finding, ids in (
         ("queries", "judged queries missing from the run, counted as 0", missing),
         ("unjudged_queries", "queries without judgments, left out", unjudged),

@@ -40,7 +40,7 @@ _SHOWN = {_HAN: "Han or kana"}
 _SHARED = {"CYRILLIC": '"ru" or "sr"', "ARABIC": '"ar" or "fa"', "DEVANAGARI": '"hi" or "ne"'}
 """Scripts of several languages that BM25 knows, and of many more."""
 
-_DENSE = {"HANGUL", _HAN}  # scripts a character of which says what three letters do, beside technical words in Latin
+_DENSE = {"HANGUL", _HAN}  # scripts a character of which says what three letters do, next to technical words in Latin
 _KANA = 0.05  # share of kana from which Han and kana are Japanese; Chinese quotes a few
 _FOREIGN = 0.2  # share of letters that are not Latin from which a text is not: technical ones hold many names
 _OTHERS = 0.1  # share of documents in another script than most, from which a collection is mixed

@@ -56,7 +56,7 @@ class GroupedCommands(TyperGroup):
 
 
 class FirstOptions(TyperCommand):
-    """A command whose ``--help`` lists some options apart, after the others."""
+    """A command that lists some options apart in its ``--help``, after the others."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, options of ``FIRST_OPTIONS``, and all others."""

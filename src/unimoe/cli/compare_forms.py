@@ -50,7 +50,7 @@ def run(options: Options) -> int:
     """Compare what the options name, in the form that they choose, and return the command's exit code."""
     patterns = [Pattern.parse("--systems", text) for text in options.systems or []]
     if options.predictions:
-        pass  # whose baseline is one of the models there
+        pass  # the baseline is one of the models there
     elif first := next(
         (pattern for pattern in patterns if options.baseline and pattern.name == options.baseline), None
     ):
@@ -158,7 +158,7 @@ def _compare_runs(options: Options, patterns: Sequence[Pattern], datasets: Seque
 
 
 def _compare_predictions(options: Options, folders: Sequence[Path]) -> Compared:
-    """Compare the models whose predictions mteb kept, on every task that has judgments."""
+    """Compare the models of which mteb kept predictions, on every task that has judgments."""
     from unimoe.evaluation.predictions import find_predictions, prediction_sources  # mteb takes seconds to import
 
     registration, of_gates = _gates(options)

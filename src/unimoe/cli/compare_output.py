@@ -30,7 +30,7 @@ class Compared(NamedTuple):
     table: SystemComparison
     scored: ScoredSystems | None  # the runs that were read
     gates: Registration | None
-    source: Path | None = None  # a folder whose sidecars are kept too
+    source: Path | None = None  # a folder to keep the sidecars of, too
     missing: Sequence[str] = ()  # parts that the options name and that have no runs or judgments
 
 

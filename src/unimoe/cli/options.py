@@ -98,7 +98,7 @@ def joined_quietly() -> Iterator[Processes]:
 
 
 def chosen_device(name: str | None) -> torch.device:
-    """Return the device of this name, by default the best there is; beside a GPU, all cores tokenise."""
+    """Return the device of this name, by default the best there is; with a GPU, all cores tokenise."""
     from unimoe.models.device import choose_device
 
     device = choose_device(name)

@@ -62,12 +62,12 @@ class Pattern:
             # Without wildcards and the dataset's place, and what only introduced them, such as ``-seed``.
             part = re.sub(r"[-_.]*(?:seed|run|fold)?[-_.]*(?:\*+|\?+|\[[^\]]*\])+", "", part.replace(PLACE, ""))
             kept += [name for name in [re.sub(r"[-_. ]{2,}", "-", part).strip("-_. /\\")] if name]
-        whole = [] if self.is_search or PLACE in self.path else [Path(self.path).name]  # bm25.trec beside bm25.run
+        whole = [] if self.is_search or PLACE in self.path else [Path(self.path).name]  # bm25.trec and bm25.run
         return [*("-".join(kept[start:]) for start in range(len(kept) - 1, -1, -1)), *whole] or ["system"]
 
     @property
     def is_search(self) -> bool:
-        """Whether it finds files by a pattern; a file whose name holds ``[`` is named."""
+        """Whether it finds files by a pattern; a file with ``[`` in its name is named."""
         return WILDCARD.search(self.path) is not None and not Path(self.path).is_file()
 
     def files(self, dataset: str) -> list[Path]:
@@ -219,7 +219,7 @@ def select_runs(
     each file is a training of its own, and seeds count on over the datasets. Systems that are ``untrained``, or whose
     one file ``evaluate`` wrote for a system without training, have no seed.
 
-    A pattern that does not say where a dataset's name is serves each dataset whose judged queries its files hold. One
+    A pattern that does not say where a dataset's name is serves each dataset if its files hold the judged queries. One
     without a file is a DataError; a file of two patterns, or a second run of an untrained system, a UsageError.
     """
     if unknown := next((name for name in untrained if name not in patterns), None):
@@ -252,7 +252,7 @@ def select_runs(
 
 
 def _place(path: Path | str) -> str:
-    """Return an absolute path without following links, whose names tell systems apart."""
+    """Return an absolute path without following links: their names tell systems apart."""
     return os.path.abspath(path)  # noqa: PTH100
 
 

@@ -19,7 +19,7 @@ _MODEL = re.compile(r"[a-z][a-z0-9\-]+:")  # such as cross-encoder:FOLDER
 
 
 def is_scored(path: str) -> bool:
-    """Return whether a text names a model, a folder of results or a result, whose runs are in known places."""
+    """Return whether a text names a model, a folder of results or a result: their runs are in known places."""
     if Path(path).is_file():
         with named_errors(Path(path)), Path(path).open("rb") as file:  # a run may be JSON too
             return path.endswith(".json") and b'"schema_version"' in file.read(100)
@@ -91,7 +91,7 @@ def _is_first_stage(path: str) -> bool:
 
 
 def _first_stage(result: Path, name: str) -> Path:
-    """Return the result of the first stage whose candidates a model reranked."""
+    """Return the result of the first stage that found a model's candidates."""
     path = arm_dir(result.parents[4], name, None) / "results" / "reranking" / result.name
     if not path.is_file():
         raise DataError(f"{name}: no results at {path}; name the first stage of the model's evaluation, or a run file")

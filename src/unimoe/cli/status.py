@@ -119,7 +119,7 @@ def _print_experiment(folder: Path, places: list[Path], as_json: bool) -> None:
         steps = {record["step"] for record in log}  # a resumed training repeats some
         own = [one for one in results if arm_dir(folder, one.config_name, one.seed) == place]
         scores = {one.key: {one.main_metric: one.aggregate[one.main_metric]} for one in own}
-        # A translator in training keeps its best checkpoint there, beside its state.
+        # A translator in training keeps its best checkpoint there, with its state.
         done = bool(find_files(place, "checkpoint/*")) and not (place / "state.safetensors").exists()
         name = place.parent.name if root == folder else root.relative_to(folder).as_posix()
         arms[f"{name}, {place.name}"] = {"steps": len(steps), "trained": done, "results": scores}

@@ -68,7 +68,7 @@ class RayActors:
     def compute(self, actor: Any, order: Sequence[Any]) -> bytes | Exception:
         """Let an actor compute a unit; ``order`` are the arguments of ``Worker.compute``.
 
-        Ray would try a lost unit again on its own actor, whose machine may never come back. So no try follows here, and
+        Ray would try a lost unit again on its own actor: its machine may never come back. So no try follows here, and
         the driver gives the unit to the next free actor.
         """
         reply: bytes | Exception = self._reply(actor.compute.options(max_task_retries=0).remote(*order))

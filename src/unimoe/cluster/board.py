@@ -21,7 +21,7 @@ SCOPE = "drivers"
 """The folder of a store that has the board of each driver."""
 
 SILENCE = 30.0
-"""Seconds after which a driver whose board did not change is not running."""
+"""Seconds without a change of its board after which a driver is not running."""
 
 _EVERY = 5.0  # seconds between two writes, for which one is tried again while the store is out of reach
 

@@ -40,7 +40,7 @@ class Unit:
 
     Attributes:
         model: hash of the recipe of the model that computes it.
-        what: the work that it belongs to, as the board calls it; ``name`` is how messages call it beside that.
+        what: the work that it belongs to, as the board calls it; messages call it ``name`` too.
         order: the arguments of ``Worker.compute``.
         reply: becomes the bytes that a worker returned.
         lost_on: machines on which a worker was lost under it.
@@ -57,7 +57,7 @@ class Unit:
 class Cluster:
     """The workers of one driver, each led by a thread that gives it one unit after the other.
 
-    ``_changed`` guards what the threads share, and wakes those whose worker waits for a unit.
+    ``_changed`` guards what the threads share, and wakes those with a worker that waits for a unit.
 
     ``actors`` is where workers come from, and the ``store`` keeps finished units. ``board`` has what the driver has
     done, is doing and has left; ``readers`` are threads that read the store.
@@ -195,7 +195,7 @@ class Cluster:
                 unit.reply.set_exception(reply)
 
     def _lost(self, unit: Unit, node: str, lost: WorkerLostError) -> None:
-        """Let the next free worker compute a unit whose worker was lost.
+        """Let the next free worker compute a unit of a lost worker.
 
         Machines may be lost under a unit any number of times, but not processes. A lost machine still counts as alive
         when its worker's loss is heard of, but no longer when the next one's is.
@@ -262,7 +262,7 @@ class ClusterWorkers:
         return self._cluster.size
 
     def ask(self, job: str, part: Part) -> Any:
-        """Let one worker do a job whose reply is not kept."""
+        """Let one worker do a job without keeping the reply."""
         return unpacked(self._submit(job, part, None).result())
 
     def compute(

@@ -1,4 +1,4 @@
-"""Work that writes a folder, such as a training: done by a worker, whose folder is in the store while it works."""
+"""Work that writes a folder, such as a training: done by a worker, with the folder in the store while it works."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Mirror:
             self._sent = now
 
     def fetch(self, *, but: str | None = None, below: str = "") -> bool:
-        """Copy the listed files into the folder, but not those whose names end with ``but``; return whether any are.
+        """Copy the listed files into the folder, but not those with names that end in ``but``; return whether any are.
 
         All have to be ``below`` a folder in it.
         """

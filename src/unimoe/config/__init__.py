@@ -190,7 +190,7 @@ class EvaluationConfig(Section):
         token_budget: padded tokens of one forward pass; null for a number that suits the device.
         batch_size: sequences of one forward pass, instead of ``token_budget``.
         merge_adapters: add adapters to the weights before scoring, in float32; changes the last bits of scores.
-        systems: models evaluated beside the arms, by the name that results give them; each is named as with
+        systems: models evaluated with the arms, by the name that results give them; each is named as with
             ``--model``, such as ``cross-encoder:FOLDER``, and loaded by the ``prompt``, ``model.max_length``,
             ``model.dtype`` and ``served`` of the experiment. They are in every table, and never specialist or joint.
         compile: let torch compile the layers for scoring: a minute, a C++ compiler on a CPU, other last bits.

@@ -23,7 +23,7 @@ BUNDLED_ENCODER = "bundled:all-minilm-l6-v2"
 
 
 def checked(check: Callable[[str], str]) -> AfterValidator:
-    """Return a check of a setting whose ``UsageError`` becomes one of the config, with the key's path."""
+    """Return a check of a setting that turns its ``UsageError`` into one of the config, with the key's path."""
 
     def or_value_error(text: str) -> str:
         try:

@@ -74,7 +74,7 @@ class TrainingLabelConfig(LabelConfig):
 
     Attributes:
         split: queries to sample, with the judgments that the labels are compared with.
-        test_split: its real judgments are copied beside the labels, so that a training on them can be tested; null for
+        test_split: its real judgments are copied next to the labels, so that a training on them can be tested; null for
             none.
         sampling: the choice of queries.
         bm25: the first stage's parameters.

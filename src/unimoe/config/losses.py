@@ -24,7 +24,7 @@ from unimoe.core.registry import Registry
 class Loss(Section):
     """A ranking loss: its fields are its keys in a config, and a call computes it.
 
-    Beside its fields it states what kind of loss it is, as plain attributes of the class.
+    In addition to its fields it states what kind of loss it is, as plain attributes of the class.
 
     Attributes:
         activation: applied to the scores before the loss.

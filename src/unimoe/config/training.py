@@ -66,7 +66,7 @@ class RankingRecipe(Section):
         queries_per_step: queries of one ranking batch.
         hard_negatives: negatives of each query from BM25.
         random_negatives: negatives of each query from the whole collection.
-        neighbours: group each query with so many others whose positive is among its BM25 candidates, if there are, and
+        neighbours: group each query with so many others that have a positive among its BM25 candidates, if any, and
             rank it against the positives of its group, those relevant to it left out. A group is in one batch, so that
             with ``document_first`` prompts each document is computed once. ``queries_per_step`` is a multiple of a
             group's size; queries beyond the last whole group are not used.
@@ -167,7 +167,7 @@ class TrainingConfig(Section):
         patience: stop after this many evaluations without a better score, that before training included; null for
             never.
         tracking: trackers that receive the log, in addition to ``logs/train.jsonl``.
-        split: the split whose queries train.
+        split: the split of the queries that train.
         drop_shared: leave out of training what dev or the reported queries have too, by text, instead of refusing it.
         steps: optimizer steps of every arm.
         weight_decay: AdamW's weight decay.
@@ -222,7 +222,7 @@ class ArmConfig(Section):
         loss: of the ranking batches, in place of ``training.ranking.loss``, to compare losses on the same examples.
         ranking_weight: weight of the ranking loss in a joint arm; the embedding loss has the rest.
         aggregation: combines the two weighted losses of a joint arm in one step. ``fixed`` adds them. ``uncertainty``
-            starts there and learns the weights (Kendall et al. 2018), whose sum need not stay 1. ``pcgrad`` (Yu et al.
+            starts there and learns the weights (Kendall et al. 2018); their sum need not stay 1. ``pcgrad`` (Yu et al.
             2020) changes the gradients where they conflict, ``ortho_lora`` (Yang et al. 2026) in each adapter matrix by
             itself, ``gradvac`` (Wang et al. 2021) where their cosine is below its running mean. ``cagrad`` (Liu et al.
             2021) changes their sum everywhere. Each needs a ``learning_rate`` chosen on dev, and as its baseline

@@ -119,7 +119,7 @@ class Steps:
         self.done = 0
 
     def skip(self, name: str) -> None:
-        """Report a unit whose output exists."""
+        """Report a unit that has its output already."""
         stderr.print(f"{self._label(name)}: already done", style="dim", soft_wrap=True)
 
     @contextmanager

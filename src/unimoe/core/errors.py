@@ -49,7 +49,7 @@ class InputError(DataError):
 
 @contextmanager
 def named_inputs(name: Callable[[int], str]) -> Iterator[None]:
-    """Run a block whose error about one of its inputs becomes one that names it; ``name`` is called with its index."""
+    """Run a block, and let its error about one of its inputs name that input; ``name`` is called with its index."""
     try:
         yield
     except InputError as error:

@@ -56,7 +56,7 @@ def ensure_dir(path: Path) -> Path:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` that replaces it if the block raises no error.
+    """Yield a temporary path next to ``path`` that replaces it if the block raises no error.
 
     The file is synced before it is renamed, so that a crash leaves the old content or the new, never a part. A killed
     process leaves its temporary file, which the next one that writes the same file removes.
@@ -97,7 +97,7 @@ def atomic_dir(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    """Return a temporary name beside a file or folder, and remove what killed processes of this machine left there.
+    """Return a temporary name next to a file or folder, and remove what killed processes of this machine left there.
 
     Each thread has a name of its own: workers of one machine fill one cache, and evaluations in threads share qrels.
     """
@@ -277,7 +277,7 @@ def hash_file(path: Path) -> str:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes, a file beside ``path``, while the block runs: caches are shared."""
+    """Hold a lock between processes, a file next to ``path``, while the block runs: caches are shared."""
     with filelock.FileLock(ensure_dir(path.parent) / f".{path.name}.lock"):
         yield
 
@@ -321,7 +321,7 @@ def named_errors(path: Path) -> Iterator[None]:
 
 
 def _file_there(folder: Path) -> Path | None:
-    """Return judgments of a collection whose folder is given where a file should be."""
+    """Return judgments of a collection where its folder is given in place of a file."""
     return min(folder.glob("qrels/*.tsv"), default=None)
 
 

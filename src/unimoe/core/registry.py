@@ -62,7 +62,7 @@ class Registry(Generic[T]):
 
     Args:
         kind: what the things are, for messages.
-        package: dotted name of the folder whose files register the built-in ones, or of one file that does; None where
+        package: dotted name of the folder of files that register the built-in ones, or of one such file; None where
             unimoe's own are entry points too.
         plugins: group of entry points under which packages name the modules that register theirs.
     """

@@ -1,4 +1,4 @@
-"""Text files whose first lines tell what they hold: values of JSON, lines of fields, or rows of cells."""
+"""Text files that say by their first lines what they hold: values of JSON, lines of fields, or rows of cells."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 class TextFile:
-    """A text file whose first lines are known; the rest is read once, so that a pipe will do."""
+    """A text file with known first lines; the rest is read once, so that a pipe will do."""
 
     def __init__(self, path: Path | str) -> None:
         blocks, first = text_blocks(path), ""
@@ -144,7 +144,7 @@ class TextFile:
                 yield number, cells
 
     def rows(self, delimiter: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-        """Yield number and cells of each row of a file whose cells commas, semicolons or tabs separate.
+        """Yield number and cells of each row of a file with cells separated by commas, semicolons or tabs.
 
         Cells are quoted as in CSV. Between tabs only those in quotes lose them: texts begin with quotes that end later.
         """

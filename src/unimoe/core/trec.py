@@ -30,7 +30,7 @@ from unimoe.core.limits import (
 Run = dict[str, dict[str, float]]
 Qrels = dict[str, dict[str, int]]
 Grades: TypeAlias = Mapping[str, Mapping[str, float]]
-"""Qrels whose grades may be real numbers."""
+"""Qrels with grades that may be real numbers."""
 Subtopics: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
 """From query id to ``{document id: {subtopic: grade}}``."""
 

@@ -33,7 +33,7 @@ def load_collection(name: str, split: str) -> Collection:
     collection = source.load(rest, split)
     if not isinstance(collection, Collection):
         raise DataError(f"{name}: its source returned {type(collection).__name__}; return a Collection")
-    if source.mteb_task(rest) is not None:  # whose rule every evaluation heeds, so nothing is left to state
+    if source.mteb_task(rest) is not None:  # every evaluation heeds its rule, so nothing is left to state
         collection = replace(collection, checks=tuple(check for check in collection.checks if check.name != OWN))
     level = None if collection.level_stated else source.relevance_level(rest, split)
     return collection if level is None else replace(collection, relevance_level=level, level_stated=True)

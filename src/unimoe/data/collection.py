@@ -1,7 +1,7 @@
 """What a collection is: documents, queries and graded judgments of one split; and its description in a file.
 
 A folder in BEIR layout may hold ``collection.json``, and a qrels file such as ``dl20.qrels`` may have a file
-``dl20.qrels.json`` beside it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
+``dl20.qrels.json`` next to it. Both hold ``{"name": "dl20", "relevance_level": 2}``, or one of the two keys. The qrels
 file's description overrides its folder's, which overrides the convention of the field: ``GRADED_FROM_1``. A folder's
 may have ``"language": "de"`` and ``"excludes_self": true`` too.
 """
@@ -62,7 +62,7 @@ class Collection:
         level_stated: whether the data or a convention of the field says so; else the level is 1 for want of another.
         language: the code of the documents' language, by which BM25 splits and stems words.
         excluded: query id to documents that are no candidates of it, as in BRIGHT; no query without any.
-        excludes_self: whether the document whose id is the query's is no candidate either. Right where queries are
+        excludes_self: whether the document with the query's id is no candidate either. Right where queries are
             documents too (ArguAna); elsewhere equal ids drop real documents, as MTEB does on some sets. None where the
             source does not say: they are candidates unless MTEB's rule of the set says otherwise.
     """
@@ -323,7 +323,7 @@ class FolderDescription(Description):
 
     Attributes:
         language: the code of the documents' language; by default their script tells it.
-        excludes_self: whether the document whose id is a query's is no candidate of that query; by default MTEB's rule.
+        excludes_self: whether the document with a query's id is no candidate of that query; by default MTEB's rule.
     """
 
     language: Annotated[str, AfterValidator(checked_language)] | None = None
@@ -345,7 +345,7 @@ def describe_collection(folder: Path) -> FolderDescription:
 
 
 def describe_qrels(path: Path) -> Description:
-    """Read the description of a qrels file: its own, else that of the collection whose ``qrels`` folder holds it.
+    """Read the description of a qrels file: its own, else that of the collection that holds it in ``qrels``.
 
     In a ``qrels`` folder the level of a set of ``GRADED_FROM_1`` is 1: the folder of a collection, or of an
     evaluation's export such as ``qrels/nfcorpus-test.qrels``.

@@ -57,7 +57,7 @@ FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
 
 _FILE = re.compile(r"(.*?)(-\d{5}-of-\d{5})?\.(jsonl|ndjson|json|csv|tsv|parquet|arrow|txt|trec|qrels?)(\.gz)?")
 _CARDS = {COLLECTION_FILE, "dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json"}
-_SAVED = "data"  # what ``save_to_disk`` calls the files of a split, whose name is the folder's
+_SAVED = "data"  # what ``save_to_disk`` calls the files of a split; the folder has its name
 _PARTS = {"corpus": {"corpus", "documents", "docs", "passages"}, "queries": {"queries", "query", "topics"}}
 _QRELS = {"qrels", "qrel", "judgments"}
 _JUDGED = {*_QRELS, "default", "data", "train", "dev", "validation", "test"}

@@ -15,7 +15,7 @@ SNOWBALL = frozenset(
 """Languages that Snowball has a stemmer for, by the codes that PyStemmer knows too."""
 
 BIGRAMS = frozenset(("ja", "km", "ko", "lo", "my", "th", "zh"))
-"""Languages without spaces between words, or whose words are compounds that no rule here parts: Korean."""
+"""Languages without spaces between words, or with compounds that no rule here parts: Korean."""
 
 LANGUAGES = tuple(sorted((*SNOWBALL, *BIGRAMS, "bn", "sw", "te", "yo", UNKNOWN)))
 """The codes that a collection or BM25 can have: of two letters, and ``und`` for any other language."""

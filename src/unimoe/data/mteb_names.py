@@ -54,7 +54,7 @@ def beir_name(task: str) -> str | None:
 
 @cache
 def ignores_identical_ids(task: str) -> bool:
-    """Return whether a task of MTEB leaves out the document whose id is the query's; False without such a task."""
+    """Return whether a task of MTEB leaves out the document with the query's id; False without such a task."""
     with random_state_kept():
         try:
             found = import_mteb().get_task(task)

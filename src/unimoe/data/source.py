@@ -74,7 +74,7 @@ class Source:
         return "mrr@10" if self.set_name(name).startswith("msmarco") and not graded else "ndcg@10"
 
     def default_split(self, name: str) -> str:
-        """Return the split that is scored where none is named: dev for MS MARCO, whose test split is TREC DL's."""
+        """Return the split that is scored where none is named: dev for MS MARCO: its test split is TREC DL's."""
         return "dev" if self.set_name(name) == "msmarco" else "test"
 
     def relevance_level(self, name: str, split: str) -> int | None:
@@ -98,7 +98,7 @@ SHORT_NAME = "short name"
 
 
 def register_source(word: str, source: Source) -> None:
-    """Add a source of one's own, whose names begin with a word and a colon; a UsageError where the word is taken."""
+    """Add a source of one's own, of names that begin with a word and a colon; a UsageError where the word is taken."""
     SOURCES.add(word, guarded(f"source {word!r} raised", source, _METHODS))
 
 

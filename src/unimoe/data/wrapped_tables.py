@@ -39,7 +39,7 @@ def rows_of(source: Columns) -> InputTable:
 
 
 def with_names(table: InputTable, own: Iterable[str]) -> InputTable:
-    """Return a table whose columns have names: where no header was seen, those that were given, else numbers from 1."""
+    """Return a table with named columns: where no header was seen, those that were given, else numbers from 1."""
     if table.names:
         return table
     first, own = next(table.rows, ()), set(own)

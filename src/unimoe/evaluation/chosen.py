@@ -63,7 +63,7 @@ def chosen_systems(
 
     There are checkpoints, or a ``model`` by name (``systems.named``) with its ``name`` in results, or none of both for
     the untrained base model of the ``config``. It counts in place of the checkpoint's or model's settings, which
-    ``overrides``, ``key=value`` strings, change where no config is given. Results go beside each checkpoint unless an
+    ``overrides``, ``key=value`` strings, change where no config is given. Results go next to each checkpoint unless an
     ``output_dir`` is given.
     """
     if model is not None and not is_checkpoint(model):
@@ -144,7 +144,7 @@ def table_systems(
 
 
 def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
-    """Return the systems that an experiment names to be evaluated beside its arms; models are loaded when needed."""
+    """Return the systems that an experiment names to be evaluated with its arms; models are loaded when needed."""
     model = experiment.model.model_copy(update={"revision": None, "layers": None})  # which are the base's alone
     model.model_fields_set.discard("max_length")  # set for the base: an encoder has a length of its own
     other = experiment.model_copy(update={"model": model})

@@ -141,7 +141,7 @@ def collections_of(name: str) -> list[tuple[str, str]]:
 
 
 def refuse_equal_names(collections: Iterable[str]) -> None:
-    """Refuse collections of the catalogue whose results would overwrite each other."""
+    """Refuse collections of the catalogue with results that would overwrite each other."""
     for alike in gathered((result_name(name).casefold(), name) for name in collections).values():
         first, *others = alike
         if first in others:

@@ -66,7 +66,7 @@ class Engine:
         self._run = uuid.uuid4().hex  # which names what no later run may find
 
     def model(self, system: System, what: str, identity: str | None) -> Model:
-        """Return the model of a system for some work, on a cluster a stand-in for it, whose units ``what`` names.
+        """Return the model of a system for some work, on a cluster a stand-in for it; ``what`` names its units.
 
         ``identity`` is the hash of all that units depend on besides what they say themselves and the device; None where
         nothing tells the model from every other, so that no later run may find them.

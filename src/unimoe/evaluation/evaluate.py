@@ -39,7 +39,7 @@ _MTEB_AT_ONCE = 8
 
 
 class Evaluator:
-    """Runs evaluations whose results are missing; ``given`` are command-line overrides, which results record."""
+    """Runs evaluations that lack results; ``given`` are command-line overrides, which results record."""
 
     def __init__(self, given: Sequence[str] = (), engine: Engine | None = None) -> None:
         self._given, self.engine = given, engine or Engine()
@@ -190,7 +190,7 @@ class Driver:
 def run_evaluation(
     systems: Sequence[System], data: ChosenData, device: torch.device, engine: Engine, given: Sequence[str] = ()
 ) -> dict[str, Path]:
-    """Evaluate systems and the first stage beside them; print scores, averages and result files on stdout.
+    """Evaluate systems and the first stage; print scores, averages and result files on stdout.
 
     Returns:
         The systems' result files by ``task/dataset``, of several systems those of the last.

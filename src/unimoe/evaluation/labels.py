@@ -134,7 +134,7 @@ def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Gr
 
 @contextmanager
 def kept_shards(output: Path) -> Iterator[Path]:
-    """Yield the folder beside an output that keeps finished shards, and remove it if the block raises no error.
+    """Yield the folder next to an output that keeps finished shards, and remove it if the block raises no error.
 
     Raises:
         UsageError: another process works on this output.

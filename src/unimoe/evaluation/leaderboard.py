@@ -1,6 +1,6 @@
 """Writes the results of one arm as MTEB's results repository wants them, from which its leaderboard is made.
 
-MTEB's own loader and writer do it: ``results/{model}/{revision}/{task}.json``, and ``model_meta.json`` beside them.
+MTEB's own loader and writer do it: ``results/{model}/{revision}/{task}.json``, and ``model_meta.json`` next to them.
 """
 
 from __future__ import annotations

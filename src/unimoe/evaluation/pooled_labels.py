@@ -1,4 +1,4 @@
-"""Judgments of what runs have found, by a model: a TREC qrels file, and beside it what made it."""
+"""Judgments of what runs have found, by a model: a TREC qrels file, and next to it what made it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from unimoe.models.model import given_reranker
 class SuiteOutcome:
     """What reranking found on several collections, and a line for each that could not be evaluated.
 
-    ``averages`` are, by metric, the means over the sets whose main metric it is; CQADupStack counts once.
+    ``averages`` are, by metric, the means over the sets with that main metric; CQADupStack counts once.
     """
 
     datasets: dict[str, Outcome]

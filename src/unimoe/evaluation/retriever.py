@@ -127,7 +127,7 @@ def checkpoint_retriever(experiment: DenseExperiment, folder: Path, name: str, d
     loader = checkpoint_loader(trained, checkpoint, device)
     try:
         system = trained_system(trained, loader, folder)
-    except DataError as error:  # whose remedy is a key of the other kind of config
+    except DataError as error:  # its remedy is a key of the other kind of config
         raise DataError(str(error).replace("model.trust_remote_code", "encoder.trust_remote_code")) from None
     prompt = _prompt_with_lengths(loader.prompt, experiment.retrieval)
     model = system.model and replace(system.model, prompt=prompt)

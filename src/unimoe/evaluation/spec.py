@@ -137,7 +137,7 @@ class Outcome:
 
     @property
     def aggregate(self) -> dict[str, float]:
-        """Mean over judged queries, by metric, with MTEB's main score beside them; without queries that alone."""
+        """Mean over judged queries, by metric, with MTEB's main score; without queries that alone."""
         if self.main_score is None:
             return self.scores.aggregate
         if not self.qrels:

@@ -1,7 +1,7 @@
 """The results of one output folder: which evaluations are done, which must be refused, and how one is written.
 
 The rule is the same for every kind of result. A spec is done when the result file at its place has its identity,
-content hashes, main metric, dtype and caveats, and the run beside it exists and has not changed. A place that holds a
+content hashes, main metric, dtype and caveats, and the run next to it exists and has not changed. A place that holds a
 result of another identity is never overwritten.
 """
 
@@ -82,7 +82,7 @@ class ResultStore:
         ) and spec.main_metric in (None, there.main_metric)
 
     def refuse_taken(self, spec: Evaluation) -> None:
-        """Refuse a spec whose place holds another evaluation; call it before hours of scoring."""
+        """Refuse a spec if its place holds another evaluation; call it before hours of scoring."""
         if self.path(spec).exists():
             refuse_other_identity(self.path(spec), spec.about.identity, spec.about.dataset)
 
@@ -224,7 +224,7 @@ def refuse_other_experiments(retriever: System) -> None:
 
 
 def partial_scores(experiment: Experiment, dataset: str, metric: str) -> Iterator[str]:
-    """Yield the lines of a table: each arm's mean over the seeds that are done, by task, beside the baselines."""
+    """Yield the lines of a table: each arm's mean over the seeds that are done, by task, with the baselines."""
     width = max(map(len, (*_BASELINES, *experiment.arms)))
     yield f"{metric} on {dataset} so far"
     yield "  ".join([" " * width, *_TASKS])

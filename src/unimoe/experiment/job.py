@@ -55,7 +55,7 @@ _LATER_TIERS = ("fast", "nano", "full")
 
 LOAD, ANALYZE = "load and first stage", "analyze"
 _PHASES: dict[Task, str] = {"reranking": "rerank", "embedding": "embed"}
-"""Phases of the job's record, beside one for training each kind of arm."""
+"""Phases of the job's record, without those for training each kind of arm."""
 
 RECORD = "run.json"  # what a job has cost, in its output folder, written whenever a phase ends
 SMOKE_CAVEAT = "smoke run: a few steps, one seed"
@@ -321,7 +321,7 @@ class RunRecord:
         return self._read().model_dump().get(name)
 
     def note(self, facts: Mapping[str, Any], *, keep: bool = False) -> None:
-        """Write facts about the run beside its phases; with ``keep``, one that is there stays as it is."""
+        """Write facts about the run next to its phases; with ``keep``, one that is there stays as it is."""
         there = self._read().model_dump()
         write_json(self._path, {**facts, **there} if keep else {**there, **facts})
 

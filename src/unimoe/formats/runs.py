@@ -192,7 +192,7 @@ _COUNT = list(map(str, range(1_001)))  # ranks, as most files have them
 class GatheredRun:
     """A run as its rows come, a batch at a time; a document's id is one text for all queries.
 
-    Ranks are kept only of queries whose rows they do not count.
+    Ranks are kept only of queries in which they do not count the rows.
     """
 
     def __init__(self, places: Mapping[str, int]) -> None:

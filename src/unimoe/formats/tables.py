@@ -174,7 +174,7 @@ def opened(content: object, name: str, layout: str) -> Columns | Nested:
 
 
 def _lines(file: TextFile, layout: str) -> Columns:
-    """Return the columns of lines whose fields are separated by spaces and tabs."""
+    """Return the columns of lines with fields separated by spaces and tabs."""
     rows = list(map(split_fields, file.sample))
     width = len(rows[0]) if rows else 0
     names = rows[0] if rows and is_header(*rows[:2]) else []
@@ -235,7 +235,7 @@ def is_header(first: Sequence[str], second: Sequence[str] = ()) -> bool:
 
 
 def delimited_table(file: TextFile) -> InputTable:
-    """Read rows whose cells are separated by tabs, else by commas or Excel's semicolons, and quoted where need be."""
+    """Read rows with cells separated by tabs, else by commas or Excel's semicolons, and quoted where need be."""
     first = (file.sample or [""])[0]
     delimiter = "\t" if "\t" in first else ";" if ";" in first and "," not in first else ","
     numbered, lines = file.rows(delimiter), list[int]()

@@ -7,7 +7,7 @@ counts 0, as does one without a relevant document; a query without judgments cou
 rank as trec_eval ranks them, whatever library computes the measure.
 
 A relevance level is the lowest grade that binary measures count as relevant: 1 by default, 2 in TREC Deep Learning. A
-measure whose name fixes its own (``AP(rel=2)``) keeps it; nDCG, ERR and other graded measures have none.
+measure that fixes its own in its name (``AP(rel=2)``) keeps it; nDCG, ERR and other graded measures have none.
 
 Grades may be real numbers: nDCG takes them as they are, and what a relevance level decides takes a document as relevant
 where its grade reaches the level. Other measures (ERR, nDCG with other gains) refuse them.

@@ -88,7 +88,7 @@ class Metric:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it takes any number as a grade: nDCG, whose gain is the grade, and registered functions."""
+        """Whether it takes any number as a grade: nDCG, with the grade as gain, and registered functions."""
         return (
             self.family == "ndcg"
             or self.function is not None

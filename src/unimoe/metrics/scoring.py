@@ -32,7 +32,7 @@ class Scores(Shown):
     Attributes:
         per_query: metric name to ``{query id: value}`` over the judged queries.
         aggregate: metric name to the mean over the judged queries; of counts such as NumRet to their sum, of
-            ``gm_map``, whose queries have logarithms, to the geometric mean.
+            ``gm_map``, which has logarithms by query, to the geometric mean.
         unjudged_queries: queries of the run without judgments, in sorted order; part of no mean.
         checks: what was found in judgments and run.
     """
@@ -57,7 +57,7 @@ def score_run(
         run: query id to ``{document id: score}``; higher is better, ties break by document id descending.
         metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores
             hold each once, by its canonical name.
-        relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none.
+        relevance_level: the lowest grade that counts as relevant, in binary metrics that fix none in their name.
         subtopics: query id to ``{document id: {subtopic: grade}}``, for alpha-nDCG and its kin.
 
     Raises:
@@ -267,7 +267,7 @@ def _by_ir_measures(qrels: Qrels, order: Order, metric: Metric, level: int, subt
         )
     numbers = {query_id: str(number) for number, query_id in enumerate(qrels)}  # gdeval reads no other query ids
     judged: Any
-    # A query with negative grades alone crashes trec_eval; beside others they are no judgments to some measures.
+    # A query with negative grades alone crashes trec_eval; among others they are no judgments to some measures.
     judged = {
         numbers[query_id]: grades if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
         for query_id, grades in qrels.items()
@@ -329,7 +329,7 @@ def from_grade(qrels: Mapping[str, Mapping[str, int]], lowest: int) -> Qrels:
 
 
 def level_note(metrics: Iterable[str], qrels: Grades, stated: int | None, *, where: str, remedy: str) -> str | None:
-    """Return a line on binary metrics whose relevance level looks wrong for some judgments; None where none does.
+    """Return a line on binary metrics with a relevance level that looks wrong for some judgments; None where none does.
 
     They count grade 1 as relevant though grades go higher and no level was ``stated``, or no grade reaches the level.
     ``where`` names the judgments, and ``remedy`` says how to state a level.

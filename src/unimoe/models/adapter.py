@@ -85,7 +85,7 @@ def merge_lora(base: BaseModel, exact: BaseModel, folder: Path) -> None:
 
 
 def adapted_model(model: Any) -> Any:
-    """Return the model of transformers inside one of PEFT, whose layers hold its adapters; any other as it is."""
+    """Return the model of transformers inside one of PEFT, with the adapters in its layers; any other as it is."""
     if not hasattr(model, "get_base_model"):
         return model
     settings = model.active_peft_config

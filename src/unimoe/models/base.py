@@ -20,7 +20,7 @@ from unimoe.models.own_code import or_own_code, refuse_unknown_class
 
 _ONLY_KIND = "full_attention"
 _FACTORS = {"logit_scale": ("cohere", 1), "lm_head_multiplier": ("falcon_h1", 1), "logits_scaling": ("granite", -1)}
-"""Settings that multiply logits, or divide them (-1), in models whose kind begins so."""
+"""Settings that multiply logits, or divide them (-1), in models of a kind that begins so."""
 
 LIKE_LLAMA = {
     f"transformers.models.{name}.modeling_{name}" for name in ("llama", "mistral", "qwen2", "qwen3", "smollm3")
@@ -37,7 +37,7 @@ class BaseModel:
     model: Any
     tokenizer: Any
     identity: str  # name and content hash of all files, ``id@hash``; ``id:layers@hash`` with ``model.layers``
-    adapted: bool = False  # whether its layers hold adapters of its folder, beside the weights
+    adapted: bool = False  # whether its layers hold adapters of its folder, in addition to the weights
 
     @property
     def layers(self) -> int:
@@ -58,7 +58,7 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
     with loading(f"model.base {config.base!r} cannot be loaded", remedy):
         tokenizer, model, missing = load_pretrained(AutoModelForCausalLM, folder, dtype, config=kept)
     if folder.base:
-        model = model.get_base_model()  # whose layers hold the adapters now
+        model = model.get_base_model()  # its layers hold the adapters now
     if missing:
         raise DataError(
             f"model.base {config.base!r}: no weights for {min(missing)}; "
@@ -265,7 +265,7 @@ def refuse_beyond_positions(model: Any, max_length: int) -> None:
 
 
 def refuse_dependent_states(config: Any, max_length: int) -> None:
-    """Raise a ``UsageError`` about a decoder whose states depend on later tokens, or on a batch's longest text."""
+    """Raise a ``UsageError`` about a decoder with states that depend on later tokens, or on a batch's longest text."""
     if is_bidirectional(config):
         raise UsageError(
             f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "

@@ -26,7 +26,7 @@ Made = TypeVar("Made")
 logger = logging.getLogger(__name__)
 
 CPU_TOKENS, GPU_TOKENS = 2048, 16384
-"""Padded tokens of one forward pass: on a CPU, batches whose activations exceed the caches take twice the time per
+"""Padded tokens of one forward pass: on a CPU, batches with activations larger than the caches take twice the time per
 token; a GPU needs large ones."""
 
 _HELD = 2**26

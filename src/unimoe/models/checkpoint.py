@@ -46,7 +46,7 @@ class Checkpoint(BaseModel):
 
     @property
     def experiment(self) -> Experiment:
-        """The configuration the arm was trained with, without authority: whose checkpoint it is, nobody knows."""
+        """The configuration the arm was trained with, without authority: nobody knows who made the checkpoint."""
         return self._parsed(without_authority(self.config))
 
     @property

@@ -32,7 +32,7 @@ had .57 to .68 of float32's speed: such flags tell too little, so that a probe d
 """
 
 _QUIET, _LOADED = 0.75, 0.5
-"""Where a process has less of its threads' time, and work waits for more of the cores, other work is beside it."""
+"""Where a process has less of its threads' time, and work waits for more of the cores, other work shares them."""
 
 _PROBE_SHAPE, _PROBE_SECONDS = (2048, 576, 1536), 0.5
 """Rows, inputs and outputs: a projection of a small language model over a batch of short texts."""

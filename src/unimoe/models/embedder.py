@@ -32,7 +32,7 @@ Spread = Callable[[Encode, Iterable[Sequence[str]]], Iterator[Vectors]]
 
 
 class Embedder(ABC):
-    """Turns texts into vectors whose dot product compares them: of unit length, unless the model wants another.
+    """Turns texts into vectors to be compared by dot product: of unit length, unless the model wants another.
 
     Attributes:
         base_identity: logical id and content hash of the weights, ``id@hash``.
@@ -115,7 +115,7 @@ class Embedder(ABC):
 
 
 def refuse_zero_vectors(vectors: Vectors) -> None:
-    """Raise an ``InputError`` about a vector of zeros, whose cosine with anything is undefined."""
+    """Raise an ``InputError`` about a vector of zeros: its cosine with anything is undefined."""
     zero = np.flatnonzero(~vectors.any(axis=1))
     if len(zero):
         raise InputError(int(zero[0]), "the embedding is zero; try float32, or another model")

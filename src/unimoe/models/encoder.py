@@ -71,7 +71,7 @@ def load_encoder(
     if registered:
         _set_as_registered(model, registered)
     encoder = SentenceEncoder(model, config, folder.identity, settings, key, registered)
-    if key != "model":  # whose kind, and what it overrules, is said with the model's name
+    if key != "model":  # its kind, and what it overrules, is said with the model's name
         encoder.caveats = _overruled(config, folder)
     encoder.seen = seen_by(folder.root)
     for line in encoder.caveats if device != META else ():
@@ -98,7 +98,7 @@ class SentenceEncoder(Embedder):
         pooling: names of its poolings, joined by ``+``.
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
-        said: in one line, what was found: prompts and whose they are, pooling and length.
+        said: in one line, what was found: prompts and who states them, pooling and length.
         caveats: why its vectors may not be those of the model that people mean.
         seen: the queries that trained and chose it, as far as its folder says.
     """
@@ -137,7 +137,7 @@ class SentenceEncoder(Embedder):
             self._rows = first.embedding.num_embeddings
         if self.device == META:
             self.dimension = int(model.get_embedding_dimension() or 0)
-        else:  # Matrices whose shapes do not match, no pooling, or one without a mode show with a text.
+        else:  # Matrices of shapes that do not match, no pooling, or one without a mode show with a text.
             remedy = "use an encoder that SentenceTransformer can encode with"
             with loading(f"{key}.base {config.base!r}: its modules do not fit together", remedy):
                 self.dimension = self._embed(self.model.preprocess(["a"]), {}).shape[1]
@@ -306,7 +306,7 @@ def _overruled(config: EncoderConfig, folder: ModelFolder) -> tuple[str, ...]:
 
 
 def _refuse_unstated_pooling(config: EncoderConfig, folder: ModelFolder, part: Any, key: str) -> None:
-    """Refuse a decoder whose folder states no pooling: the library would take the mean of all tokens."""
+    """Refuse a decoder without a pooling in its folder: the library would take the mean of all tokens."""
     kind = read_settings(folder.root / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     stated = (folder.root / "modules.json").is_file() and kind == "SentenceTransformer"
     if part is None or stated or config.pooling != "auto":
@@ -354,7 +354,7 @@ def text_length(config: EncoderConfig, model: Any, key: str) -> int:
     if config.max_length is not None:
         if not 0 < positions < config.max_length:
             return config.max_length
-        if model.device != META:  # which is loaded to be described, beside the one that embeds
+        if model.device != META:  # which is loaded to be described, in addition to the one that embeds
             said = f"{key}.max_length {config.max_length}: {config.base} has {positions} positions, which are used"
             stderr.print(said, style="dim", soft_wrap=True)
         return positions

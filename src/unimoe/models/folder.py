@@ -134,7 +134,7 @@ class ModelFolder:
 
     @property
     def library_root(self) -> Path:
-        """The folder whose modules of sentence-transformers count: its own, else those of an adapter's base."""
+        """The folder of the modules of sentence-transformers that count: its own, else those of an adapter's base."""
         return self.root if (self.root / "modules.json").is_file() else self.whole.root
 
     @property
@@ -292,7 +292,7 @@ def loadable(folder: ModelFolder) -> Iterator[Path]:
     """Yield the folder from which sentence-transformers loads a model without its adapter, while the block runs.
 
     For an adapter it is a copy by links, with what the base has in place of the adapter. The library itself would take
-    a base of the hub at another revision, miss one beside the adapter, and want a tokenizer there.
+    a base of the hub at another revision, miss one next to the adapter, and want a tokenizer there.
     """
     if folder.base is None:
         yield folder.root

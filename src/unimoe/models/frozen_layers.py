@@ -67,7 +67,7 @@ def split_decoder(decoder: Any, first_layer: int) -> tuple[Any, Any]:
 
 
 def refuse_mixed_layers(kinds: Sequence[str]) -> None:
-    """Raise a ``UsageError`` about a decoder to be split whose layers are of several kinds."""
+    """Raise a ``UsageError`` about a decoder to be split that has layers of several kinds."""
     if len(set(kinds)) > 1:
         raise UsageError("lora.first_layer: this model mixes kinds of layers; set it to 0")
 

@@ -51,7 +51,7 @@ class FunctionReranker(Reranker):
 
 
 class FunctionEmbedder(Embedder):
-    """Embeds texts by a function, whose vectors it scales to unit length.
+    """Embeds texts by a function, and scales its vectors to unit length.
 
     A function with a parameter ``kind`` gets ``"query"`` or ``"document"`` there.
     """

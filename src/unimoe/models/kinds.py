@@ -14,7 +14,7 @@ YES_NO, ENCODER, CROSS_ENCODER = "yes-no", "encoder", "cross-encoder"
 SPARSE, LATE, MONO_T5, RANK_LLAMA, CHECKPOINT = "sparse", "late", "monot5", "rankllama", "checkpoint"
 
 OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA)
-"""Kinds whose names are hub ids or folders."""
+"""Kinds with hub ids or folders as names."""
 
 Stated = tuple[str, str]
 """A kind, empty where nothing loads it, and what says so."""
@@ -58,7 +58,7 @@ def stated_kind(root: Path, config: dict[str, Any], architecture: str, base: str
 
 
 def _of_modules(root: Path) -> Stated:
-    """Return what ``modules.json`` and the library's settings beside it say."""
+    """Return what ``modules.json`` and the library's settings next to it say."""
     modules = read_json(root / "modules.json", list[_TypedModule], "save the model with save_pretrained()")
     parts = [module.type.rpartition(".")[2] for module in modules]
     stated = read_settings(root / "config_sentence_transformers.json")

@@ -42,7 +42,7 @@ class ModelLoader:
         return base_identity(self._experiment.model)
 
     def refuse_own_code(self) -> None:
-        """Refuse a base model whose code this user does not trust."""
+        """Refuse a base model with code that this user does not trust."""
         refuse_own_code(self._experiment.model)
 
     @cached_property
@@ -68,7 +68,7 @@ class ModelLoader:
         return replace(self._base, model=copy.deepcopy(kept, shared))
 
     def apart(self) -> ModelLoader:
-        """Return a loader of the same weights, whose frozen layers keep nothing for the models of this one."""
+        """Return a loader of the same weights with frozen layers that keep nothing for the models of this one."""
         _ = self._base
         other = copy.copy(self)
         other.__dict__.pop("frozen_layers", None)

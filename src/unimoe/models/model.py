@@ -87,7 +87,7 @@ class Model:
         return self.embed()
 
     def guarded(self, what: str) -> Model:
-        """Return the same of a user's code, whose errors become one line that begins with ``what``."""
+        """Return the same of a user's code, with errors that become one line that begins with ``what``."""
         rerank, embed = self.rerank, self.embed
 
         def copied(thing: Any, methods: Sequence[str]) -> Any:

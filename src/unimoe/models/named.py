@@ -47,7 +47,7 @@ from unimoe.models.served.reranker import ServedReranker
 OPTION = "--model"
 BUNDLED, ADDRESSES = "bundled", ("http", "https")
 
-_SETTINGS = "experiments/bundled"  # the shipped config whose evaluation settings count where no other is given
+_SETTINGS = "experiments/bundled"  # the shipped config with the evaluation settings that count where no other is given
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ModelSettings:
             raise UsageError(f"model.layers cuts causal language models only; leave it out with {OPTION} {kind}:")
 
     def of_encoder(self, name: str) -> EncoderConfig:
-        """Return the settings of an encoder called ``name``, whose length is its own unless the experiment sets one."""
+        """Return the settings of an encoder called ``name``; its length is its own unless the experiment sets one."""
         config = self.experiment.model
         return EncoderConfig(
             base=name,
@@ -100,7 +100,7 @@ def named_model(name: str, settings: ModelSettings) -> tuple[Model, Experiment]:
     """
     given, rest = split_name(name)
     experiment, what, folder = settings.experiment, f"{name} raised", None
-    if given not in ADDRESSES:  # there the base model is the one whose tokenizer makes token ids
+    if given not in ADDRESSES:  # there the base model is the one with the tokenizer that makes token ids
         base = experiment.model.model_copy(update={"base": rest})
         experiment = experiment.model_copy(update={"model": base})
     if given in ("", *OF_FOLDERS):
@@ -214,7 +214,7 @@ def encoder_model(name: str, settings: ModelSettings) -> Model:
 
 
 def matching_model(matcher: type[Matcher], name: str, settings: ModelSettings) -> Model:
-    """Return a sparse encoder or a late interaction model, whose own prefixes and length count."""
+    """Return a sparse encoder or a late interaction model: its own prefixes and length count."""
     settings.refuse_layers(matcher.kind)
     config, batches = settings.of_encoder(name), settings.experiment.evaluation.batches
     _, identity, prompt = find_matcher(matcher, OPTION, config)

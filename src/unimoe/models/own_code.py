@@ -47,7 +47,7 @@ def refuse_unknown_class(where: str, name: str, *, trusted: bool) -> None:
 
 
 def or_own_code(model: Any) -> str:
-    """Return what a message adds about a model that lacks weights, whose own code may be what reads them."""
+    """Return what a message adds about a model that lacks weights: its own code may be what reads them."""
     return f"; or {TRUST}" if getattr(model.config, "auto_map", None) else ""
 
 
@@ -56,7 +56,7 @@ _ROUTES = ("router_config.json", "config.json")
 """Settings of a Router, the older name last."""
 
 _OF_LOADERS = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs")
-"""Settings whose values the library gives to the loaders of transformers as they are."""
+"""Settings that the library gives to the loaders of transformers as they are."""
 
 _UNSAFE = {"weights_only", "offload_folder", "state_dict", "gguf_file", "adapter_kwargs"}
 _UNSAFE |= {"tokenizer_file", "vocab_file", "merges_file", "code_revision"}
@@ -66,7 +66,7 @@ _UNSAFE |= {"tokenizer_file", "vocab_file", "merges_file", "code_revision"}
 def refuse_named_code(root: Path, key: str, *, trusted: bool) -> None:
     """Raise a ``DataError`` about a folder of sentence-transformers that names other code than torch's and its own.
 
-    ``key`` is the section of the config whose ``trust_remote_code`` allows that; ``trusted`` is what it says.
+    ``key`` is the section of the config with the ``trust_remote_code`` that allows it; ``trusted`` is what it says.
     """
     if trusted:
         return

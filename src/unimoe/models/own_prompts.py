@@ -40,7 +40,7 @@ class OwnPrompts:
         by_kind: what a text is read with that no task says more about, as ``encode_query`` and its siblings do.
         named: prompts by the names of MTEB's tasks and types, and of those with a role.
         instruct: what makes the prompt of a task where the model reads instructions; None where it reads none.
-        stated: the kinds of texts whose prompt a config states, whatever the task.
+        stated: the kinds of texts for which a config states a prompt, whatever the task.
     """
 
     by_kind: dict[TextKind, str] = field(default_factory=dict)
@@ -179,7 +179,7 @@ def find_served(name: str) -> Registered | None:
 
 
 def prompts_said(own: OwnPrompts, registered: Registered | None, otherwise: str) -> str:
-    """Return in words what texts are read with, and whose prompts these are: the registry's, or those ``otherwise``."""
+    """Return in words what texts are read with, and who states that: the registry's, or those ``otherwise``."""
     shown = [_shown(own, kind, prompt) for kind, prompt in own.by_kind.items() if prompt]
     by_task, unread = _other_names(own)
     shown += [f"{len(by_task)} by task"] * bool(by_task) + ["instructions by task"] * bool(own.instruct)
@@ -230,7 +230,7 @@ class _Instructions:
         self._peer.instruction_template = options.get("instruction_template")
         self._peer.prompts_dict = options.get("prompts_dict")
         if (order := options.get("prompt_priority")) is not None:
-            named = type(self._peer.prompt_priority[0])  # whose name not all versions of MTEB have
+            named = type(self._peer.prompt_priority[0])  # not all versions of MTEB have its name
             self._peer.prompt_priority = [named.from_str(source) for source in order]
         self._documents = options.get("apply_instruction_to_passages", True)
 
@@ -243,7 +243,7 @@ class _Instructions:
         logger = logging.getLogger("mteb.models.abs_encoder")
         before, logger.disabled = logger.disabled, True
         try:
-            with warnings.catch_warnings():  # about a task whose prompt has no word for documents
+            with warnings.catch_warnings():  # about a task with a prompt that has no word for documents
                 warnings.simplefilter("ignore")
                 return self._peer.get_task_instruction(task, PromptType(role) if role else None)
         except TypeError:  # some templates take no prompt by roles, as tasks of retrieval have, for a text without one

@@ -217,7 +217,7 @@ def read_shard(file: Path) -> ShardScores | None:
 def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[list[Pair]]:
     """Cut the candidate pairs of a collection's queries into shards, each pair once.
 
-    By ``length`` a shard has pairs of similar length. Else it has whole prefix groups, the pairs whose prompts begin
+    By ``length`` a shard has pairs of similar length. Else it has whole prefix groups, the pairs of prompts that begin
     alike: those of a query where the order is ``query_first``, those of a document where it is ``document_first``. Such
     a shard ends with the group that brings its text to its size.
     """

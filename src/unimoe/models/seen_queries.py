@@ -1,4 +1,4 @@
-"""The queries that trained a model, and those that chose it, which lie beside its weights as hashes of their texts.
+"""The queries that trained a model, and those that chose it, which lie next to its weights as hashes of their texts.
 
 They tell every later evaluation, on whatever collection and machine, which of its queries the model has seen.
 """

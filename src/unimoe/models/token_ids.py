@@ -18,7 +18,7 @@ def add_stated_ends(tokenizer: Any, source: str | Path, **options: Any) -> None:
     """Let a tokenizer add the first and last token that its files state: ``add_bos_token`` and ``add_eos_token``.
 
     Since its fifth version transformers goes by the file of the tokenizer alone, so that e5-mistral and its kin lose
-    the token at the end whose state is their embedding. ``options`` find the settings of a ``source`` on the hub.
+    the token at the end that holds their embedding. ``options`` find the settings of a ``source`` on the hub.
     """
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 

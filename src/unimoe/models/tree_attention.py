@@ -40,7 +40,7 @@ _CPU_QUERIES, _GPU_QUERIES = 96, 256
 spends as long on copying the keys of rows as on their scores."""
 
 _CPU_ROWS, _GPU_SCORES = 1, 2**26
-"""Rows of a block on a CPU, whose caches hold their scores, and scores of one on a GPU, where rows share a kernel."""
+"""Rows of a block on a CPU, so that caches hold their scores, and scores of one on a GPU, where rows share a kernel."""
 
 _GPU_KEYS = 16
 """On a GPU the keys of a row are a multiple of this: PyTorch's kernels align rows of masks, some by a copy."""

@@ -122,7 +122,7 @@ class UnimodelForExp1(nn.Module, Embedder):
 
         Args:
             pairs: N pairs of texts.
-            output: P(yes) in [0, 1], or the margin (``"margin"``), which orders pairs whose P(yes) rounds to 1.
+            output: P(yes) in [0, 1], or the margin (``"margin"``), which orders pairs even where P(yes) rounds to 1.
             instruction: replaces the prompt's.
             advance: called with the number of pairs done, after each batch.
             batches: ``token_budget``, by default what suits the device, or ``batch_size`` of one forward pass.

@@ -1,4 +1,4 @@
-"""Result files: one JSON file per arm, seed, task and dataset, and beside it texts and ranks for a drill-down.
+"""Result files: one JSON file per arm, seed, task and dataset, and next to it texts and ranks for a drill-down.
 
 Evaluation writes them and analysis reads them; neither imports the other. A file is written atomically, read strictly,
 and never overwritten by a result of another identity.
@@ -28,11 +28,11 @@ Otherwise = Literal["lowest", "highest", "judged"]
 Task = Literal["reranking", "embedding", "retrieval", "crossmodal"]
 TASKS: tuple[Task, ...] = get_args(Task)
 
-TYPES_WITH_QUERIES = ("Retrieval", "Reranking")  # MTEB's types of tasks whose results always hold scores by query
+TYPES_WITH_QUERIES = ("Retrieval", "Reranking")  # MTEB's types of tasks that always have scores by query
 
 Score = Annotated[float, Field(allow_inf_nan=False, ge=-MOST, le=MOST)]
 
-# Packages whose version can change a score; the bundled collection is made of the last three.
+# Packages that can change a score by their version; the bundled collection is made of the last three.
 _MODELS = ("torch", "transformers", "peft", "mteb", "bm25s", "rank-bm25")
 PACKAGES = ("unimoe", *_MODELS, "pytrec-eval-terrier", "numpy", "scipy", "pandas")
 
@@ -184,7 +184,7 @@ class EvalResult(About):
 
     @property
     def beside_arms(self) -> bool:
-        """Whether it is of a model that its config names beside the arms (``evaluation.systems``)."""
+        """Whether it is of a model that its config names in addition to the arms (``evaluation.systems``)."""
         evaluation = self.config.get("evaluation")
         return isinstance(evaluation, dict) and self.config_name.partition("@")[0] in (evaluation.get("systems") or {})
 
@@ -216,7 +216,7 @@ class DrillDown(Strict):
     queries: dict[str, QueryDetail]
 
 
-SIDECARS = (".queries.json", ".mteb.json")  # ends of the names of files beside a result
+SIDECARS = (".queries.json", ".mteb.json")  # ends of the names of files next to a result
 
 
 # Result files below the folder of a seed, of an arm, and of an experiment.
@@ -244,7 +244,7 @@ def result_path(output_dir: Path, config_name: str, seed: int | None, task: str,
 
 
 def result_files(output_dir: Path) -> list[Path]:
-    """Return the result files of an output folder, without the files beside them; none where there is no folder."""
+    """Return the result files of an output folder, without the files next to them; none where there is no folder."""
     found = find_files(output_dir, "*/seed_*/results/*/*.json") if output_dir.exists() else []
     return [path for path in found if not path.name.endswith(SIDECARS)]
 
@@ -252,7 +252,7 @@ def result_files(output_dir: Path) -> list[Path]:
 def result_paths(path: Path) -> dict[str, Path]:
     """Return the reranking results at a path by ``task/dataset``: a file, or the folder of a seed, arm or system.
 
-    A folder of several arms has the first stage's results beside one system's, several systems are a UsageError;
+    A folder of several arms has the first stage's results with one system's, several systems are a UsageError;
     nothing is found in other folders.
     """
     if path.is_file() and path.suffix == ".json":

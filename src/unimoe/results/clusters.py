@@ -58,7 +58,7 @@ class _Sets:
         return cls(str(given), found)
 
     def write(self, folder: Path, query_ids: Iterable[str]) -> None:
-        """Write those of some queries beside their results."""
+        """Write those of some queries next to their results."""
         write_text(folder / self.FILE, "".join(f"{query_id}\t{self.of[query_id]}\n" for query_id in query_ids))
 
     def refuse_others(self, queries: Mapping[str, Iterable[str]], *, whole: bool = True) -> None:

@@ -206,7 +206,7 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
     def topics(self, keys: Sequence[str]) -> list[Codes] | None:
         """Return the number of each query's topic on some datasets, or of each cluster; None where they share none.
 
-        Results whose config says ``topics: separate`` share none but clusters.
+        Results of a config that says ``topics: separate`` share none but clusters.
         """
         place = tuple(keys)
         if len(keys) > 1 and place not in self._topics:

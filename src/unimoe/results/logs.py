@@ -39,7 +39,7 @@ class Conflict(BaseModel):
     """One line of ``gradient_conflicts.jsonl``; a value that cannot be computed (a cosine with a zero vector) is None.
 
     Two independent batches of one task do not agree either: noise alone brings their cosine below 1. It is estimated
-    from two disjoint halves of the batch, whose cosine ``c`` makes ``2 c / (1 + c)``, where it is above 0.
+    from two disjoint halves of the batch: their cosine ``c`` makes ``2 c / (1 + c)``, where it is above 0.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)

@@ -1,4 +1,4 @@
-"""Scores by a model's judgments beside those by a few human ones: prediction-powered means.
+"""Scores by a model's judgments with those by a few human ones: prediction-powered means.
 
 Of N queries, n have human judgments and a score y by them; all have a score f by a model's. The mean over unlabelled
 queries of ``weight * f`` plus the mean over labelled ones of ``y - weight * f`` is right whatever the model's errors
@@ -46,11 +46,11 @@ class PredictedScores(Strict):
         return self
 
     def labelled(self, ids: Mapping[str, object]) -> NDArray[np.bool_]:
-        """Return which of the queries have human judgments, whose ids these are."""
+        """Return which of the queries have human judgments, by the ids of those that do."""
         return np.array([query in ids for query in self.queries])
 
     def columns(self, metric: str, human: Sequence[float], labelled: NDArray[np.bool_]) -> Matrix:
-        """Return a number for each query, whose mean is the estimate; ``human`` are scores by ascending id."""
+        """Return a number for each query; their mean is the estimate; ``human`` are scores by ascending id."""
         values = self.weights[metric] * np.array(self.scores[metric])
         values[labelled] = np.asarray(human) - values[labelled]
         values[labelled] *= len(values) / labelled.sum()

@@ -20,7 +20,7 @@ from unimoe.results.clusters import Codes
 
 IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
 
-_ASKED = 200  # queries of two datasets with one id, whose texts tell whether the ids coincide by chance
+_ASKED = 200  # queries of two datasets with one id: their texts tell whether the ids coincide by chance
 SHARED, SEPARATE = "shared", "separate"  # the latter is what a result's config says where ids coincide by chance
 
 

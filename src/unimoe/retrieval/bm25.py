@@ -35,7 +35,7 @@ _QUERIES = 32  # that a thread searches for at a time
 
 
 def engine_of(settings: EvaluationConfig) -> BM25Engine:
-    """Return whose BM25 searches, wherever one does."""
+    """Return which library's BM25 searches, wherever one does."""
     return "rank_bm25" if settings.first_stage == "rank_bm25" else "bm25s"
 
 

@@ -4,7 +4,7 @@ torch           blocks of the corpus times all queries; memory does not grow wit
 faiss           FAISS's IndexFlatIP, which holds the whole corpus in memory as float32
 
 Float32 products depend in their last bits on the shape of a block, the number of threads and the device. So they only
-choose candidates, whose scores are computed again in float64: equal documents tie, wherever they are.
+choose candidates, and their scores are computed again in float64: equal documents tie, wherever they are.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def search(
 
     Queries are ``(Q, D)`` float32, documents ``(N, D)`` float32 or float16, in memory or mapped; their ids are in the
     order of rows. Ties, also those at the cut, break by document id descending, as in trec_eval; with FAISS those of
-    some k / 8 documents at the cut. A DataError names a text whose vector is not finite.
+    some k / 8 documents at the cut. A DataError names a text without a finite vector.
 
     ``starts`` has the first row of each document, which has the score of its best row; None where each has one, and
     with FAISS, which finds rows. ``excluded`` documents of a query are left out before the cut. ``candidates``, places
@@ -186,7 +186,7 @@ def search(
 class _Candidates:
     """The documents that may be among the ``k`` best of some queries, as pairs of both with a float32 score.
 
-    The k best scores seen, the lowest of them t, belong to documents whose exact scores are at least t - e, where e is
+    The k best scores seen, the lowest of them t, belong to documents with exact scores of at least t - e, where e is
     the most that a score can err. A document below t - 2e cannot be among the best and is dropped.
     """
 

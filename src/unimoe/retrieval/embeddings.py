@@ -31,7 +31,7 @@ Storage = Literal["float32", "float16"]
 StoredVectors = NDArray[np.floating]
 
 MADE_FROM = "made_from.json"
-"""The file beside kept vectors that names model and collection."""
+"""The file next to kept vectors that names model and collection."""
 
 UNIT_CHARACTERS = 2**18
 """Text of one unit, the most that a killed run loses: a few forward passes of a GPU, seconds of a small model on two

@@ -179,7 +179,7 @@ class FirstStage:
         return self.search.left_to_encode(whole, self._searched) if self.search else []
 
     def searches_by_words(self, whole: Collection) -> bool:
-        """Return whether ``candidates`` has to search with BM25, whose ranking is not kept."""
+        """Return whether ``candidates`` has to search with BM25, because no ranking is kept."""
         path = bm25_path(whole, self.settings.bm25, engine_of(self.settings))
         return self.by_words and kept_run(path, self._searched) is None
 

@@ -43,7 +43,7 @@ _SCORES = 2**25
 
 @dataclass(frozen=True)
 class ModelSearch:
-    """A ranking by the model of ``encoder``, whose settings are at ``key`` in configs.
+    """A ranking by the model of ``encoder``; its settings are at ``key`` in configs.
 
     A base such as ``sparse:FOLDER`` names a matcher. It computes on ``device``, None for the best of this machine. A
     document has the score of the best of its ``passages``; None where it is read whole.
@@ -83,7 +83,7 @@ class ModelSearch:
         return found
 
     def _path(self, collection: Collection) -> Path:
-        """Return where ``run`` keeps rankings, whose names end with their depth."""
+        """Return where ``run`` keeps rankings; their names end with the depth."""
         data = [collection.corpus_hash, collection.queries_hash, bool(collection.excludes_self)]
         return cache_dir("dense") / hash_json([self.name, data])
 

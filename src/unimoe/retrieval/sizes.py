@@ -45,7 +45,7 @@ FULL = Size()
 
 
 def sizes_of(config: DenseConfig, width: int | None) -> list[Size]:
-    """Return the sizes that a config asks for beside the full one; ``width`` is the model's, None where not known."""
+    """Return the sizes that a config asks for with the full one; ``width`` is the model's, None where not known."""
     for dims in config.dims:
         _refuse_wider(dims, width)
     widths: list[int | None] = [*config.dims] or [None]

@@ -1,1 +1,1 @@
-"""Studies beside the main line, each complete in one folder; the main line imports none of them."""
+"""Studies next to the main line, each complete in one folder; the main line imports none of them."""

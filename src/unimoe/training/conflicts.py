@@ -107,7 +107,7 @@ def conflict_records(
 ) -> list[dict[str, float | None]]:
     """Return how well the gradients of the two unweighted losses agree in each layer.
 
-    Measuring does not change the step: the gradients of halves are computed beside those that are there.
+    Measuring does not change the step: the gradients of halves are computed in addition to those that are there.
     """
     ranking, embedding = whole["ranking"], whole["embedding"]
     halves = [_halves(flat, batches[task], whole[task]) for task in TASKS]
@@ -144,7 +144,7 @@ def is_additive(loss: Loss, dropout: float, lengths: Iterable[int] = ()) -> bool
     """Return whether a ranking loss over a batch is the mean of the losses over its parts.
 
     With dropout or random numbers of its own it is not: a second computation draws others. Nor is a mean over the
-    documents of lists whose ``lengths`` differ.
+    documents of lists with different ``lengths``.
     """
     weighted_alike = loss.mean_of == "lists" or (loss.mean_of == "documents" and len(set(lengths)) < 2)
     return weighted_alike and not loss.draws and dropout == 0

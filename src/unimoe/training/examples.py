@@ -119,7 +119,7 @@ def mine_triples(collection: Collection, candidates: Run, hard: int, random: int
 
 
 def neighbourhoods(triples: Sequence[Triple], candidates: Run, size: int, depth: int) -> list[list[int]]:
-    """Group queries with others whose positive is among the group's first ``depth`` candidates, as far as there are.
+    """Group queries with others that have a positive among the group's first ``depth`` candidates, as far as there are.
 
     Returns:
         Indices into ``triples``, each at most once, in groups of exactly ``size``.

@@ -94,7 +94,7 @@ class Training(ABC):
 
     @abstractmethod
     def load_parts(self, parts: Parts) -> None:
-        """Restore what ``parts`` returned, to a training that is prepared and whose ``progress`` is restored."""
+        """Restore what ``parts`` returned, to a prepared training with restored ``progress``."""
 
     @abstractmethod
     def keep_best(self) -> None:
@@ -204,7 +204,7 @@ class Training(ABC):
         """
         with self.state.alone():
             for path in self.outputs:
-                if not path.exists():  # one whose last file is missing: a copy of a worker's was killed
+                if not path.exists():  # one without its last file: a copy of a worker's was killed
                     shutil.rmtree(path.parent, ignore_errors=True)
             self.state.load()
             if not self.is_finished():
@@ -215,7 +215,7 @@ class Training(ABC):
     def _is_done(self) -> bool:
         if not self.is_finished():
             return False
-        self.state.delete()  # a kill may have left it beside the last output
+        self.state.delete()  # a kill may have left it next to the last output
         return True
 
     def _begin(self) -> StepFacts:

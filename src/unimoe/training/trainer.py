@@ -77,7 +77,7 @@ class ArmTraining(Training):
         experiment: holds the arm.
         arm: its name.
         seed: initialises the adapters and orders the batches.
-        loader: of the base model, whose frozen layers other arms and seeds share.
+        loader: of the base model; other arms and seeds share its frozen layers.
         data: the training examples.
         score_on_dev: evaluates the model before training and every ``training.evaluate_every`` steps.
         processes: those that share the batches.
@@ -124,7 +124,7 @@ class ArmTraining(Training):
         return self.last / MANIFEST, self.best / MANIFEST
 
     def is_finished(self) -> bool:
-        """Return whether the last checkpoint exists; refuse one of another training, or without the best beside it."""
+        """Return whether the last checkpoint exists; refuse one of another training, or without the best next to it."""
         finished = self.last.exists()
         for folder in (self.last, self.best):
             if folder.exists() or (finished and self._training.evaluate_every):

@@ -84,7 +84,7 @@ _CAPTIONS = {
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure, drawn to be saved, with what a reader needs beside it."""
+    """A figure, drawn to be saved, with what a reader needs to know of it."""
 
     name: str  # file stem, unique among the figures of an analysis
     caption: str  # what is shown and how to read it

@@ -183,7 +183,7 @@ def save(figure: Figure, stem: Path) -> Path:
 
 
 def to_svg(figure: Figure, name: str) -> str:
-    """Return the figure as an ``<svg>`` element to be set into an HTML page beside others.
+    """Return the figure as an ``<svg>`` element for an HTML page that has others.
 
     Text stays text, the background is transparent, and what is black takes the page's colour of text, so that it can be
     read in dark mode. Every id begins with ``name``, unique in the page, of letters, digits, ``-`` and ``_``.

@@ -97,12 +97,12 @@ class _Gate(Section):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Every arm whose results the gate needs: both, and one that a specialist must beat."""
+        """Every arm of which the gate needs results: both, and one that a specialist must beat."""
         return (*self.arms, *filter(None, [getattr(self, "specialist_must_beat", None)]))
 
     @property
     def tolerates(self) -> tuple[Label, float, int] | None:
-        """The label that says that little is lost, how much, and the place of the arm whose score that is."""
+        """The label that says that little is lost, how much, and the place of the arm with that score."""
         return None
 
     @property

@@ -213,7 +213,7 @@ def mean_difference(datasets: Sequence[str]) -> Linear:
 
 
 def ratio_weights(datasets: Sequence[str], averaging: Averaging) -> Array:
-    """Return how much each dataset counts in each of the ratios whose mean is TIR across datasets.
+    """Return how much each dataset counts in each of the ratios that TIR averages across datasets.
 
     Datasets count the same, and CQADupStack's subforums together as one, by their mean score.
 

@@ -52,7 +52,7 @@ class Judgment(Shown):
 
     name: str
     gate: Gate  # as it was judged: in an advisory look, with the datasets that have results
-    registered: bool  # whether a file registers the gate; beside registered ones, another decides nothing
+    registered: bool  # whether a file registers the gate; where others are registered, this one decides nothing
     found: Finding  # value, interval and label, over all datasets of the gate
     look: int | None  # number of seeds judged, where the gate registers looks: with a label, the first that has one
     parts: tuple[Finding, ...]  # the same of each dataset with the seeds it has, where there are several

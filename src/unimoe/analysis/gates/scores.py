@@ -58,7 +58,7 @@ class Aligned:
     numbered: bool = True  # whether seeds are those of trainings; those of run files are only their places in a list
     shares: Mapping[str, Array | float] = field(default_factory=dict)  # of a dataset with clusters: ``Results.shares``
     drawn: tuple[Drawn, ...] = ()  # what is drawn together, where that is not each dataset's queries by themselves
-    # Mean scores ``(runs, datasets)`` of other systems whose runs share one variance with these; None: each its own.
+    # Mean scores ``(runs, datasets)`` of other systems; their runs share one variance with these. None: each its own.
     pool: tuple[Array, ...] | None = None
 
     @property
@@ -86,7 +86,7 @@ class Aligned:
 
     @property
     def apart(self) -> tuple[int, ...]:
-        """The places of the arms whose datasets have no run in common by its name."""
+        """The places of the arms with datasets that have no run in common by its name."""
         return tuple(arm for arm, number in enumerate(self.fewest) if number < len(self.seeds[arm]))
 
     @property
@@ -245,7 +245,7 @@ def seeds_on(results: Results, arm: str, keys: Sequence[str]) -> list[tuple[Seed
     """
     own = [tuple(result.seed for result in results.measured(key, arm)) for key in keys]
     if len(keys) == 1 or set(own) == {(None,)}:
-        return own  # on one dataset, a run without a seed counts beside others, as in the mean that tables show
+        return own  # on one dataset, a run without a seed counts like others, as in the mean that tables show
     common = results.distinct(arm, keys, results.seeds_of_all(arm, keys))
     return [common] * len(keys) if common else own
 
@@ -293,7 +293,7 @@ def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
         absent = [str(seed) for seed in gate.seeds if seed not in held]
         if absent and not gate.looks:
             raise DataError(f"no result of {arm} for seed {', '.join(absent)}; the gate registers its seeds")
-        # Looks take seeds in ascending order, and skip none: a seed whose score displeases cannot be left out.
+        # Looks take seeds in ascending order, and skip none: nobody can leave out a seed because its score displeases.
         held = tuple(takewhile(held.__contains__, sorted(gate.seeds)))
         if not held:
             raise DataError(f"no result of {arm} for seed {min(gate.seeds)}, the first that the gate registers")
@@ -304,7 +304,7 @@ def _seeds(results: Results, gate: Gate, arm: str) -> list[tuple[Seed, ...]]:
 
 
 def _refuse_missing(results: Results, gate: Gate) -> None:
-    """Refuse a gate whose arms, datasets or metric have no scores by query, by a DataError that names all that lack."""
+    """Refuse a gate if arms, datasets or the metric have no scores by query: a DataError names all that lack."""
     lacking = [f"no results of arm {arm!r}{did_you_mean(arm, results)}" for arm in gate.needed if arm not in results]
     if lacking:
         lacking[-1] += f"; here: {', '.join(results)}"

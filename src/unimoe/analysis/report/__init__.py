@@ -1,4 +1,4 @@
-"""The analysis on disk: ``{output_dir}/analysis/report.html`` and ``report.md``, with tables and figures beside them.
+"""The analysis on disk: ``{output_dir}/analysis/report.html`` and ``report.md``, with tables and figures.
 
 ``pages`` gathers what there is to say and sets it twice. Each file is written whole or not at all.
 """
@@ -26,7 +26,7 @@ __all__ = ["SUBFOLDER", "gather", "keep_comparison", "write_figures", "write_rep
 
 
 def write_report(analysis: Analysis) -> Path:
-    """Write the whole analysis in place of an earlier one, and return ``report.html``; ``report.md`` lies beside it.
+    """Write the whole analysis in place of an earlier one, and return ``report.html``; with ``report.md`` next to it.
 
     Raises:
         DataError: the output folder's gate file is malformed.
@@ -73,17 +73,17 @@ def keep_comparison(
 def write_tables(analysis: Analysis) -> list[Table]:
     """Write every table with something in it as Markdown, LaTeX and CSV to ``analysis/tables``, and return them.
 
-    What was judged comes first, details last; where seeds or datasets are few, some tables have no rows.
+    Differences come before scores, details last; where seeds or datasets are few, some tables have no rows.
     """
     results, comparisons = analysis.results, analysis.comparisons
     tables = (
         gates_table(analysis.outcomes),
-        overview_table(results, comparisons),
-        mteb_table(results),
+        comparisons_table(results, comparisons),
         standings_table(results, comparisons),
         judged_table(results, comparisons),
-        comparisons_table(results, comparisons),
         groups_table(results, analysis.by_group),
+        overview_table(results, comparisons),
+        mteb_table(results),
         training_table(results),
         generate_comparison_table(results, analysis.all_comparisons),
         mteb_tasks_table(results),

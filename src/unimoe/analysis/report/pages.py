@@ -122,7 +122,7 @@ def _verdict(analysis: Analysis, item: GateOutcome) -> Verdict:
 
 
 def _beside(results: Results, item: Judgment, comparisons: Sequence[Comparison]) -> Iterator[Fact]:
-    """Yield one line: the mean scores of both arms beside those of untrained ones, and which of these they beat."""
+    """Yield one line: the mean scores of both arms and of untrained ones, and which of these they beat."""
     gate, metric = item.gate, item.gate.metric
     weights = ratio_weights(gate.datasets, "tir_of_means")[0]
     means = {}

@@ -1,5 +1,13 @@
 "use strict";
 
+// Boxes that hide a part of their width say so. Folded ones have no width, and are looked at when they unfold.
+{
+  const watch = new ResizeObserver((entries) => {
+    for (const { target } of entries) target.classList.toggle("wide", target.scrollWidth > target.clientWidth);
+  });
+  for (const box of document.querySelectorAll(".scroll")) watch.observe(box);
+}
+
 // The drill-down. Without this script the page shows the first rows as a plain table.
 (() => {
   const table = document.getElementById("queries");

@@ -158,7 +158,7 @@ def _random_bytes(rng: np.random.Generator, size: int) -> bytes:
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """Return the numerical libraries whose threads can be limited; finding them takes as long as a small resampling."""
+    """Return the numerical libraries with threads to limit; finding them takes as long as a small resampling."""
     return ThreadpoolController()
 
 

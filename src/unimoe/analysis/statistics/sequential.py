@@ -27,7 +27,7 @@ def confidence_at_looks(looks: tuple[int, ...], confidence: float) -> float:
     """Return the confidence that a label needs at each look for ``confidence`` over all, rounded up to three decimals.
 
     It is 1 minus the quantile, at 1 minus ``confidence``, of the smallest one-sided p over the looks, along paths of
-    Student's t over seeds whose true value lies at the cutoff (the significance-level approach; Jennison & Turnbull
+    Student's t over seeds with the true value at the cutoff (the significance-level approach; Jennison & Turnbull
     2000, Group Sequential Methods, ch. 11). Queries are shared by all looks, which only raises the correlation between
     looks, so seeds alone are the worst case (Slepian 1962). The paths are drawn with a fixed seed.
     """

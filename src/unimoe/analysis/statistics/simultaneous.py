@@ -6,7 +6,7 @@ differences that move together cost less than Bonferroni has it (Westfall & Youn
 The covariance follows from the variances of the differences alone: ``cov(i - j, i - k)`` is half of
 ``V_ij + V_ik - V_jk``, so that seeds, queries, clusters and averages have their part in it as in each difference.
 
-A variance over few runs is itself uncertain, and the smallest p is often one whose variance was found too small. So
+A variance over few runs is itself uncertain, and the smallest p often has a variance that was found too small. So
 each draw draws the variances of the runs as well, and its p takes them as the data's p takes theirs.
 """
 

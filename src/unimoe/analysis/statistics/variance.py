@@ -5,7 +5,7 @@ over runs, and of the residual, which the first two both count (docs/statistics.
 
     V = V_query + sum over groups of runs (V_run - V_residual)
 
-Seeds of separately trained arms are two groups, whose numbers may differ and whose order cannot matter. Arms that share
+Seeds of separately trained arms are two groups, of equal or other size, in an order that cannot matter. Arms that share
 data order and initial weights by seed are one group, in which seeds pair. Arms of one recipe may be declared to share
 one variance of a run, which the runs of all of them together estimate (``pool``).
 
@@ -56,7 +56,7 @@ class Drawn:
     parts: Mapping[int, tuple[Places, NDArray[np.intp] | None, NDArray[np.bool_] | None]]
 
     def summed(self, place: int, values: Array) -> Array:
-        """Return ``(rows, draws)`` from a dataset's ``(rows, queries)``: deviations whose mean is the row's."""
+        """Return ``(rows, draws)`` from a dataset's ``(rows, queries)``: deviations with the row's mean."""
         columns, draws, labelled = self.parts[place]
         mean = values.mean(axis=1, keepdims=True)
         if labelled is not None:
@@ -72,7 +72,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class RunGroup:
-    """Training runs, two or more, that vary together: those of one arm, or of two arms whose seeds pair."""
+    """Training runs, two or more, that vary together: those of one arm, or of two arms with paired seeds."""
 
     runs: int
     # Mean score over queries of each run, centred, ``(runs, datasets, arms)``; 0 for arms outside. Of pooled runs those
@@ -249,9 +249,9 @@ def moments(
     """Take the moments of scores ``(runs, queries)`` by dataset and arm.
 
     The arms of a dataset share its queries, and an arm has the same runs on every dataset, all in one order. ``groups``
-    are the places of arms whose runs vary together; an arm with a single run belongs to none. The arms ``apart`` have
+    are the places of arms that vary together by run; an arm with a single run belongs to none. The arms ``apart`` have
     other runs on every dataset, so that each dataset is a group of its own. Queries are drawn as ``drawn`` has it, by
-    default those of each dataset by themselves. With a ``pool``, arms whose runs neither pair nor lie apart share one
+    default those of each dataset by themselves. With a ``pool``, arms of runs that neither pair nor lie apart share one
     variance of a run with each other, and with the systems whose runs' mean scores ``(runs, datasets)`` it holds.
     """
     everywhere, arms = range(len(blocks)), len(blocks[0])

@@ -155,7 +155,7 @@ def comparisons_table(results: Results, comparisons: Sequence[Comparison], layou
         caption = "Paired comparisons of systems: difference in points (score × 100)"
         heading = "{0.key}, {1} ({0.queries:,} queries)"
         of_all = _OF_ALL if any(c.simultaneous for c in comparisons) else ()
-        columns = ["Comparison", "Holds for other", *_OF_TEST, *of_all, "d", "W/T/L", *_IN_CSV]
+        columns = ["Comparison", *_OF_TEST, *of_all, "d", "W/T/L", "Holds for other", *_IN_CSV]
     correction = NAMES[comparisons[0].correction] if comparisons else ""
     if not correction:
         columns.remove("Corrected")
@@ -327,7 +327,7 @@ def _letter(place: int) -> str:
 
 
 def judged_table(results: Results, comparisons: Sequence[Comparison]) -> Table:
-    """Return a row for each two systems whose shares of unjudged documents differ; the rest of ``checks`` is notes."""
+    """Return a row for each two systems with other shares of unjudged documents; the rest of ``checks`` is notes."""
     rows, notes = [], [_OPEN]
     for c in comparisons:
         for check in (check for check in c.checks if check.name == "unjudged"):

@@ -1,6 +1,6 @@
 """Scores of all systems: every metric of every dataset, and the tables that papers print; and what training saw.
 
-And what cut and quantised vectors take, beside their scores and what these lose.
+And what cut and quantised vectors take, with their scores and what these lose.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def generate_comparison_table(results: Results, comparisons: Sequence[Comparison
         comparisons: what ``compute_significance`` returned on them, or ``Analysis.all_comparisons``; letters behind a
             score then name the systems it beats significantly.
     """
-    # The datasets that show each metric, and those whose candidates end before its cutoff.
+    # The datasets that show each metric, and those with candidates that end before its cutoff.
     shown, shallow = dict[str, list[str]](), dict[str, list[str]]()
     for key in results.dataset_keys:
         runs = results.measured(key)
@@ -181,7 +181,7 @@ def _unjudged(results: Results) -> Iterator[str]:
 
 
 def _counted(results: Results) -> Iterator[str]:
-    """Yield what counts once in an average, and the datasets whose binary measures count from another grade than 1."""
+    """Yield what counts once in an average, and the datasets where binary measures count from another grade than 1."""
     if any(dataset_group(first.dataset) != first.dataset for first in results.firsts):
         yield "The forums of CQADupStack count together as one dataset in an average."
     keys = gathered((first.relevance_level, first.key) for first in results.firsts)
@@ -201,7 +201,7 @@ def _column(means: Mapping[str, float | None], marks: Marks, place: tuple[str, .
 
 
 def print_sizes(output_dir: Path, whole: str, sizes: Sequence[str], keys: Sequence[str]) -> None:
-    """Print what systems of other sizes take and lose beside the one of whole vectors, on ``task/dataset`` keys."""
+    """Print what systems of other sizes take and lose against the one of whole vectors, on ``task/dataset`` keys."""
     if keys and sizes:
         results = load_all_results(output_dir, only={(arm, key) for arm in (whole, *sizes) for key in keys})
         found = compare_arms(results, [Question(key, size, whole) for key in keys for size in sizes])

@@ -44,7 +44,7 @@ _LATEX_MARKS = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "
 _MOST_ROWS = 40  # of a float: more do not fit a page
 _MOST_FLOATS = 10  # behind each other: LaTeX stops where it holds more back than 52, long ago 18
 _LINE = 60  # characters of a heading or note that take the place of a row
-_LEVEL_HEADS = 12  # columns whose headings are not rotated
+_LEVEL_HEADS = 12  # columns before headings are rotated
 _NARROW = 4  # columns that fit one of two columns of a page
 
 _NEEDS = "% Needs \\usepackage[T1]{fontenc}, \\usepackage{booktabs} and \\usepackage{graphicx}.\n"
@@ -178,7 +178,7 @@ class Table:
             write_text(folder / f"{self.name}.{ending}", text)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield caption, groups and notes; columns that do not fit go below the others, with the names beside them."""
+        """Yield caption, groups and notes; columns that do not fit go below the others, with the names repeated."""
         yield Text(visible(self.caption), style="bold")
         first = [Text(visible(text)) for text in (self.columns[0], *(cell.text for cell in self.by_column[0]))]
         columns = [_aligned(*column) for column in zip(self.columns[1:], self.by_column[1:], strict=True)]
@@ -230,7 +230,7 @@ def escape_csv(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Return plain text for pdfLaTeX with T1 fonts, whose letters are those of European languages.
+    r"""Return plain text for pdfLaTeX with T1 fonts, which have the letters of European languages.
 
     Every other character becomes its code point, ``\texttt{U+4E2D}``: nothing is lost, and the document compiles.
     """

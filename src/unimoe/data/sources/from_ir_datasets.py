@@ -61,7 +61,7 @@ def _document(record: Any) -> Document:
 
 
 def _text(record: Any) -> str:
-    """Return the text of a record, whose fields differ by dataset."""
+    """Return the text of a record; its fields differ by dataset."""
     return str(record.text if hasattr(record, "text") else record.default_text())
 
 

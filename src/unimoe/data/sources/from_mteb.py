@@ -19,7 +19,7 @@ from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 
 
 def import_mteb() -> Any:
-    """Import the package ``mteb``, so that it keeps its files beside ours.
+    """Import the package ``mteb``, so that it keeps its files next to ours.
 
     The import takes seconds, seeds the global random generators and makes a result cache, which would be in the user's
     home unless ``MTEB_CACHE`` says otherwise.
@@ -125,7 +125,7 @@ class MtebFamily(MtebTasks):
         self._word, self._tasks, self.usage = word, FAMILIES[word], f"{word}:NAME"
 
     def load(self, name: str, split: str) -> Collection:
-        """Load one split of a set, whose name says its language."""
+        """Load one split of a set that has its language in its name."""
         task, folder, whole = self._task(name), self.available(name), f"{self._word}:{name}"
         if folder is None:
             return replace(super().load(task, split), name=whole)

@@ -5,7 +5,7 @@
 ``collection.tsv``          pid, passage: 8.84 M lines
 ``top1000.dev``             qid, pid, query, passage: up to 1,000 candidates per query, **in no order**
 
-``top1000.dev`` repeats queries and passages, so with the judgments it makes a collection of its own whose corpus is the
+``top1000.dev`` repeats queries and passages, so with the judgments it makes a collection of its own: its corpus is the
 candidates. Some characters of the published text were decoded wrongly long ago; they are kept as they are.
 """
 

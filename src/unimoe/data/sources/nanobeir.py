@@ -63,7 +63,7 @@ class NanoBeir(MtebFamily):
         return folder if folder and all(any((folder / part).glob(_FILES)) for part in _COLUMNS) else None
 
     def mteb_task(self, name: str) -> str | None:
-        """Return MTEB's task of a set, whose rules may differ from those of the whole set's."""
+        """Return MTEB's task of a set; its rules may differ from those of the whole set's."""
         if "/" in name:
             return super().mteb_task(name)
         tasks = {known.lower(): f"Nano{NANO_SPELLED.get(known, known)}Retrieval" for known in NANO_SETS}

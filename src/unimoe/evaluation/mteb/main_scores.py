@@ -73,7 +73,7 @@ def groups_of(
     members = gathered((group_of(query), query) for query in qrels)
     if merged:
         return _best_of_each(main_score, members, qrels, run)
-    if main_score == _PAIRS:  # MTEB leaves out a query whose changed one has no relevant document
+    if main_score == _PAIRS:  # MTEB leaves out a query if the changed one has no relevant document
         members = {group: queries for group, queries in members.items() if len(queries) == 2}
     return {group: Group(float(score_some(queries)[main_score]), queries) for group, queries in members.items()}
 

@@ -1,4 +1,4 @@
-"""What a model reads beside a text of a task of MTEB: from the config, from the task's instruction, or the model's own.
+"""What a model reads with a text of a task of MTEB: from the config, from the task's instruction, or the model's own.
 
 An encoder reads a prefix before the text, a reranker an instruction in its prompt.
 """
@@ -28,7 +28,7 @@ class TaskPrompts:
         self._config = config
 
     def prefix(self, task: Any, role: str | None, own: OwnPrompts = BARE) -> str | None:
-        """Return the prefix of a text by its role, None in tasks whose texts have none.
+        """Return the prefix of a text by its role, None in tasks without any.
 
         ``own`` are the model's prompts; None means the model's own for any task.
         """
@@ -40,7 +40,7 @@ class TaskPrompts:
         return template.replace("{instruction}", instruction) if template and instruction else own.of(task, role)
 
     def instruction(self, task: Any, given: str | None = None) -> str | None:
-        """Return the instruction that a reranker reads beside a query; None means its own prompt's.
+        """Return the instruction that a reranker reads with a query; None means its own prompt's.
 
         It is the prefix that the config has for the task's queries, without the words of ``task_instruction`` around
         it; else, unless ``task_instruction`` is None, the one given with the query, the task's, or that of its type.
@@ -77,7 +77,7 @@ class TaskPrompts:
 
 
 def prompt_on_task(prompt: str | None, own: Sequence[str | None]) -> str | None:
-    """Return name and hash of a system's prompt, and of what it reads on a task in place of its own or beside it."""
+    """Return name and hash of a system's prompt, and of what it reads on a task in place of its own or in addition."""
     if prompt is None or not any(text is not None for text in own):
         return prompt
     return f"{prompt.rpartition('@')[0]}@{hash_json([prompt, list(own)])}"

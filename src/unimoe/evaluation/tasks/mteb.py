@@ -213,7 +213,7 @@ def load_from_hub(task: AbsTask) -> None:
 def evaluate_task(
     model: MTEBEncoderWrapper | MTEBCrossEncoderWrapper, task: AbsTask, folder: Path | None = None
 ) -> Outcome:
-    """Run one task, whose data is loaded, through ``mteb.evaluate``.
+    """Run one task, with its data loaded, through ``mteb.evaluate``.
 
     Vectors or shards are kept in ``folder`` for a killed run, or in a temporary one.
     """

@@ -10,7 +10,7 @@ from unimoe.config import TEMPLATES, PromptConfig
 class PlainTemplate:
     """Names of the fields alone, after the instruction unless it is empty; see ``Template``.
 
-    Without an instruction it takes some 10 tokens beside query and document, a chat template 30 to 40.
+    Without an instruction it takes some 10 tokens in addition to query and document, a chat template 30 to 40.
     """
 
     def __init__(self, prompt: PromptConfig) -> None:

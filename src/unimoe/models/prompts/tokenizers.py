@@ -192,7 +192,7 @@ class Following:
 
 
 class TextTokenizer:
-    """Turns texts into the token ids to embed: prefix, text, and the suffix, whose last token carries the embedding.
+    """Turns texts into the token ids to embed: prefix, text, and the suffix; its last token carries the embedding.
 
     ``rows`` are as in ``PairTokenizer``.
     """

@@ -24,7 +24,7 @@ _NEGATIONS = ("not", "non", "un", "ir", "in", "dis", "mis", "no")
 def reads_prompt(folder: ModelFolder, prompt: PromptConfig) -> bool:
     """Return whether the pairs of a classifier become a prompt of ours: it was made of a causal reranker.
 
-    A conversion keeps the causal model's head on yes and no as the head of a classifier, whose folder does not say
+    A conversion keeps the causal model's head on yes and no as the head of a classifier, and its folder does not say
     what it was asked. That is ``prompt.template``, if it is set. What sentence-transformers has saved is read as that
     library reads it.
 

@@ -73,7 +73,7 @@ def load_cross_encoder(
         )
         add_stated_ends(model.tokenizer, found.tokenizer_root)
         missing = missing_weights(model[0].model, found.inner, found)
-        if len(model) > 1:  # whose other modules read the states of all tokens, or the logits of a language model
+        if len(model) > 1:  # its other modules read the states of all tokens, or the logits of a language model
             missing = [name for name in missing if "pooler" not in name.split(".")]
     if missing:
         raise DataError(
@@ -95,7 +95,7 @@ def load_cross_encoder(
 
 
 def refuse_no_cross_encoder(found: ModelFolder) -> None:
-    """Raise an error about a folder whose settings are those of a model with no score or several for a pair."""
+    """Raise an error about a folder with the settings of a model with no score or several for a pair."""
     found.refuse_no_config()
     folder, name = found.root, found.architecture
     refuse_unknown_class(str(folder), name, trusted=found.trusted)

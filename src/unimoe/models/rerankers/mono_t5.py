@@ -28,7 +28,7 @@ ANSWERS = ("true", "false")
 
 
 def refuse_no_t5(folder: ModelFolder) -> None:
-    """Raise a ``DataError`` about a folder whose settings are not those of an encoder and decoder that answers."""
+    """Raise a ``DataError`` about a folder without the settings of an encoder and decoder that answers."""
     folder.refuse_no_config()
     refuse_unknown_class(str(folder.root), folder.architecture, trusted=folder.trusted)
     if not (name := folder.architecture).endswith("ForConditionalGeneration"):
@@ -57,7 +57,7 @@ def load_mono_t5(
         found = read_folder("model.base", str(folder), folder, trust_remote_code=trust_remote_code)
         tokenizer, model, missing = load_pretrained(AutoModelForSeq2SeqLM, found, dtype)
     if found.base:
-        model = model.get_base_model()  # whose layers hold the adapters now
+        model = model.get_base_model()  # its layers hold the adapters now
     if missing:
         raise DataError(
             f"{folder}: no weights for {missing[0]}; give a T5 that is saved with its output layer{or_own_code(model)}"

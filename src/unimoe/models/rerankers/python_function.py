@@ -128,7 +128,7 @@ def function_identity(function: Any) -> str:
     module = getattr(named, "__module__", None) or "builtins"
     file = _file_of(module)
     if file and isinstance(named, FunctionType) and named.__code__ not in set(_codes_in(file)):
-        file = None  # typed at a prompt beside the script that runs
+        file = None  # typed at a prompt in the folder of the script that runs
     if isinstance(getattr(function, "identity", None), str) or (file and _settled(function, file)):
         found = content_hash(function, module)
     else:

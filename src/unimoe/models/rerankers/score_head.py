@@ -1,4 +1,4 @@
-"""RankLLaMA (Ma et al. 2023) and its kin: a decoder whose last token's state a head of one output scores."""
+"""RankLLaMA (Ma et al. 2023) and its kin: a decoder with a head of one output on the last token's state."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Rows:
 
     Attributes:
         key: of the list of rows; None where the answer is the list.
-        value: key of a row's score or vector, beside its ``index``; None where a row is the value, in the order asked.
+        value: key of a row's score or vector, next to its ``index``; None where a row is the value, in the order asked.
     """
 
     key: str | None
@@ -83,7 +83,7 @@ class Endpoint:
         from_root: whether the path begins at the server's root.
         probability: whether the score is a probability, of which the logit is taken.
         raw: whether the score is the logit of a model, before any activation.
-        refuses_long: whether a text that is too long is refused with all beside it, so that ``served.max_length`` cuts
+        refuses_long: whether a text that is too long is refused with all its batch, so that ``served.max_length`` cuts
             it here.
     """
 
@@ -231,7 +231,7 @@ def _ranking(settings: ServedConfig, query: str, documents: Sequence[str]) -> di
 
 
 def _not_blank(texts: Sequence[str]) -> list[str]:
-    # Servers refuse a blank text, and all beside it: https://github.com/openai/openai-python/issues/576
+    # Servers refuse a blank text, and its whole batch: https://github.com/openai/openai-python/issues/576
     return [text if text.strip() else "." for text in texts]
 
 

@@ -41,7 +41,7 @@ class _Record(Strict):
 def served_identity(client: Client, ask: Callable[[], Sequence[float]], *asked: Any, room: float = 0.0) -> str:
     """Return what results store for the base model, ``id@hash``: API, server, model, revision, and the fingerprint.
 
-    ``ask`` asks about the probe texts. A file in the user's cache keeps the first answers, whose hash is the
+    ``ask`` asks about the probe texts. A file in the user's cache keeps the first answers: their hash is the
     fingerprint; ``asked`` is what they depend on besides the server, its model and the settings that name it. Answers
     may move by ``room`` at least.
 

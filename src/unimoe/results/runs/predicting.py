@@ -1,4 +1,4 @@
-"""Scores of runs by a model's judgments, put beside those by human ones: for a comparison, and for a folder's runs."""
+"""Scores of runs by a model's judgments, added to those by human ones: for a comparison, and for a folder's runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def predicted_scores(
 
 
 def with_predicted(results: Results, given: Mapping[str, Path], metric: str) -> Results:
-    """Return results with a model's judgments of the runs beside them, by ``task/dataset``, for one metric.
+    """Return results with a model's judgments of the runs added, by ``task/dataset``, for one metric.
 
     Results that a comparison has scored with judgments of that name stay as they are.
 

@@ -86,7 +86,7 @@ class RunScores(Scores):
     queries: int = 0  # the number of judged queries, over which the means are taken
     relevance_level: int = 1  # the lowest grade that binary metrics count as relevant, unless their name fixes one
     missing_queries: list[str] = field(default_factory=list)  # judged, but not in the run; each counts 0
-    unordered_queries: list[str] = field(default_factory=list)  # whose documents all have one score: ids order them
+    unordered_queries: list[str] = field(default_factory=list)  # all documents have one score: ids order them
     unjudged_share: float = 0.0  # of the documents among the first of a query, 0 to 1
     unjudged_cutoff: int = USUAL_CUTOFF  # how many these first are
 
@@ -136,10 +136,10 @@ def score_run(
             better, ties break by document id, descending.
         metrics: in any spelling that ``canonical_metric`` knows, or objects of ir_measures; the scores hold each once,
             by its canonical name.
-        relevance_level: the lowest grade that counts as relevant, in binary metrics whose name fixes none; by default
+        relevance_level: the lowest grade that counts as relevant, in binary metrics that fix none by name; by default
             what a qrels file states (see ``unimoe.data.collection``), else 1.
         depth: score only this many documents of each query, its first ones.
-        allow: ``ranks``: scores that contradict the ranks beside them, which are refused otherwise.
+        allow: ``ranks``: scores that contradict their ranks, which are refused otherwise.
         subtopics: ``{query: {document: {subtopic: grade}}}``, for alpha-nDCG and its kin; by default those of a qrels
             file.
 
@@ -203,7 +203,7 @@ def checked_scores(
     order: Order | None = None,
     subtopics: Subtopics | None = None,
 ) -> CheckedScores:
-    """Score a run whose ids are checked, and say what equal scores and unjudged documents leave open.
+    """Score a run with checked ids, and say what equal scores and unjudged documents leave open.
 
     Run and judgments are as ``plain_run`` and ``plain_grades`` make them.
     """

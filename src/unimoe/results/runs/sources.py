@@ -42,7 +42,7 @@ class JudgedDataset:
     predicted: JudgedDataset | None = None  # a model's judgments of more queries, these among them
 
     def with_predicted(self, content: QrelsContent, metrics: Sequence[MetricLike] = ()) -> JudgedDataset:
-        """Return the same beside a model's judgments, as ``predicted_by`` reads them."""
+        """Return the same with a model's judgments, as ``predicted_by`` reads them."""
         return replace(self, predicted=self.predicted_by(content, metrics))
 
     def predicted_by(self, content: QrelsContent, metrics: Sequence[MetricLike] = ()) -> JudgedDataset:

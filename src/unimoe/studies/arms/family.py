@@ -105,7 +105,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         return [f"{task}/{name}" for task in tasks for name in self.datasets]
 
     def configured(self, base: ArmStudyConfig, changes: Changes) -> ArmStudyConfig:
-        """Return a configuration with changes, whose last step is scored on dev: that chooses a setting."""
+        """Return a configuration with changes, with the last step scored on dev: that chooses a setting."""
         found = super().configured(base, changes)
         if found.arm is None:
             raise UsageError("arm: it has neither task nor learning rate; set arm.task and arm.learning_rate")
@@ -115,7 +115,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         return found.model_copy(update={"training": training})
 
     def training(self, config: ArmStudyConfig, arm: str) -> ArmTraining:
-        """Return a training, whose base model shares its weights and frozen layers with the others'."""
+        """Return a training with a base model that shares its weights and frozen layers with the others'."""
         experiment = self._experiment(config, arm)
         loader, dev = self._loader(experiment), DevEvaluation(experiment, arm)
         if Path(config.output_dir).is_relative_to(self.root):  # a plan's folder is not
@@ -195,7 +195,7 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
         return ("dev: nDCG@10 of the training collection's dev queries, the mean of both tasks for a joint arm.",)
 
     def _evaluate(self, system: System, advance: Advance) -> list[float]:
-        """Return the main scores of a system on the test sets, whose results are written unless they exist."""
+        """Return the main scores of a system on the test sets, and write the results unless they exist."""
         evaluator = Evaluator(self.given)
         wanted = [evaluation for data in self.data for evaluation in evaluations(system, data)]
         results = [evaluator.evaluated(evaluation, advance) for evaluation in wanted]
@@ -225,6 +225,6 @@ class ArmFamily(Family[ArmStudyConfig, ArmTraining]):
 
 
 def _work(task: ArmTask, dev: DevConfig, documents: int = 0) -> int:
-    """Return the pairs and texts of an evaluation on dev, whose pool is by default a corpus of so many documents."""
+    """Return the pairs and texts of an evaluation on dev. Its pool is by default a corpus of so many documents."""
     pairs = 0 if task == "emb_only" else dev.queries * dev.depth
     return pairs + (0 if task == "rank_only" else dev.pool or documents)

@@ -1,4 +1,4 @@
-"""Evaluates the base and a trained bi-encoder on the test split, beside BM25 and fusions; the report of a training."""
+"""Evaluates the base and a trained bi-encoder on the test split, with BM25 and fusions; the report of a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bi-encoders in a study: settings chosen on dev, and the test split searched beside BM25 and the untrained encoder."""
+"""Bi-encoders in a study: settings chosen on dev, and the test split searched as by BM25 and the untrained encoder."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class BiEncoderFamily(Family[BiEncoderConfig, BiEncoderTrainer]):
         return len(self.splits.test.corpus) / max(1, len(training.dev.corpus))
 
     def untrained(self) -> dict[str, Callable[[BiEncoderConfig], None]]:
-        """Return the encoder before training, whose search writes the results of BM25 and of the fusion of both too."""
+        """Return the encoder before training: its search writes the results of BM25 and of the fusion of both too."""
         encoder = retriever_name(retrieval_experiment(self.base), None, None)
 
         def search(config: BiEncoderConfig) -> None:

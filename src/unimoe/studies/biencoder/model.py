@@ -144,7 +144,7 @@ class BiEncoder(nn.Module):
             for part in self.transformer.modules():
                 if isinstance(part, nn.Dropout):
                     part.p = 0.0
-        if config.lora:  # whose dropout is its own
+        if config.lora:  # its dropout is its own
             add_adapters(self.transformer, config.lora, config.seed)
 
     @property

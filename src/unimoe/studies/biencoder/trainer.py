@@ -207,7 +207,7 @@ class BiEncoderTrainer(Training):
         if not math.isfinite(loss):
             self._refuse(f"the loss is {loss}", [batch])
         self.progress.count("pairs", len(batch.queries))
-        if not config.freeze_base:  # whose texts are read once, before the training
+        if not config.freeze_base:  # frozen, it reads all texts once, before the training
             self.progress.count("tokens", sum(map(len, [*inputs[0], *inputs[1]])))
         return loss
 

@@ -34,7 +34,7 @@ C = TypeVar("C", bound=Section)
 T = TypeVar("T", bound=Training)
 
 UNTRAINED_SEEDS = ("duplicates",)
-"""What ``load_all_results`` is to allow: seeds whose training helped nowhere on dev may keep one model, the start."""
+"""What ``load_all_results`` is to allow: seeds that helped nowhere on dev may keep one model, the start."""
 
 
 class Sample(NamedTuple):
@@ -117,7 +117,7 @@ class Family(ABC, Generic[C, T]):
 
     @abstractmethod
     def training(self, config: C, arm: str) -> T:
-        """Return the training of an arm with a configuration, whose seed and folder it has."""
+        """Return the training of an arm with a configuration, of its seed and in its folder."""
 
     @abstractmethod
     def dev(self, training: T) -> dict[str, float]:
@@ -162,7 +162,7 @@ class Family(ABC, Generic[C, T]):
         return self._with_caveats(found, getattr(base, "caveats", ()))
 
     def _with_caveats(self, config: C, shared: Sequence[str]) -> C:
-        """Return a configuration with caveats of all arms beside its own, where its kind has any."""
+        """Return a configuration with caveats of all arms added to its own, where its kind has any."""
         if "caveats" not in self.config_type.model_fields:
             return config
         own = attrgetter("caveats")(config)
@@ -203,7 +203,7 @@ class Family(ABC, Generic[C, T]):
         return ()
 
     def more_tables(self, results: Results | None, chosen: Mapping[str, ChosenSetting]) -> Sequence[Table]:
-        """Return tables beside that of all arms; there are no results where nothing is tested."""
+        """Return tables in addition to that of all arms; there are no results where nothing is tested."""
         return ()
 
     def figures(self, chosen: Mapping[str, ChosenSetting]) -> Mapping[str, Figure]:

@@ -29,7 +29,7 @@ _ALL_SECONDS = 6.0
 
 
 class StandIns:
-    """Vectors for a plan, of the hashed words of each text, beside the work that this leaves out."""
+    """Vectors for a plan, of the hashed words of each text, and the work that this leaves out."""
 
     def __init__(self) -> None:
         self.left_out: dict[str, Job[Any]] = {}
@@ -61,7 +61,7 @@ class Expected(NamedTuple):
 def plan_study(
     family: Family[Any, Any], tuned: Mapping[str, Sequence[tuple[Setting, Any]]], looks: Sequence[Sequence[int]]
 ) -> None:
-    """Print what a study takes whose arms have these settings; it may end at the first of some looks of its gates."""
+    """Print what a study of arms with these settings takes; it may end at the first of some looks of its gates."""
     stderr.print(f"{family.study.name}: a few steps of each arm are timed", soft_wrap=True)
     stand_ins = StandIns()
     with made_up(stand_ins):

@@ -46,7 +46,7 @@ class RerankingPools:
         return replace(self, collection=few, candidates={query: self.candidates[query] for query in few.qrels})
 
     def with_checks(self, checks: Sequence[Check]) -> RerankingPools:
-        """Return the same pools, whose results carry the caveats of further checks."""
+        """Return the same pools, with results that carry the caveats of further checks."""
         return replace(self, collection=replace(self.collection, checks=(*self.collection.checks, *checks)))
 
     @cached_property
@@ -97,7 +97,7 @@ class RerankingPools:
         return Evaluation(about, hashes, self.metric, "float32" if encoder else None)
 
     def outcome(self, run: Run, **found: Any) -> Outcome:
-        """Score the pools in the order of a run, beside the order of their source; ``found`` is what else is known."""
+        """Score the pools in the order of a run, with the order of their source; ``found`` is what else is known."""
         collection = self.collection
         metrics = tuple(dict.fromkeys((self.metric, *DEFAULT_METRICS)))
         return Outcome.of_run(

@@ -67,9 +67,9 @@ def task_collection(task: str) -> str:
 
 
 def load_splits(task: str, config: SplitConfig | None, *, drop_shared: bool = False) -> Splits:
-    """Load a collection in three parts, none of whose queries is in another; dev and test carry what was found.
+    """Load a collection in three parts that share no query; dev and test carry what was found.
 
-    ``drop_shared`` leaves queries out of training whose texts dev or test have too; else they are a caveat in published
+    ``drop_shared`` leaves queries out of training that dev or test have by text; else they are a caveat in published
     sets, and a ``DataError`` in others. See ``read_splits``.
     """
     name, splits = task_collection(task), read_splits(task, config)
@@ -81,7 +81,7 @@ def load_splits(task: str, config: SplitConfig | None, *, drop_shared: bool = Fa
 
 
 def with_checks(splits: Splits, found: CheckedSplits) -> Splits:
-    """Return splits whose dev and test carry what was found of shared queries into their results."""
+    """Return splits with dev and test that carry what was found of shared queries into their results."""
     dev, test = (replace(part, checks=(*part.checks, *found.checks)) for part in (splits.dev, splits.test))
     return splits._replace(dev=dev, test=test)
 

@@ -80,7 +80,7 @@ class Study(Section):
             ``outputs/NAME`` where arms are studied.
         config: a config of the family that ``base`` changes, by file or shipped name; null for the family's defaults.
         base: keys of the family's configuration that all arms share.
-        data: of families whose data are no part of a training's configuration.
+        data: of families with data that are no part of a training's configuration.
         arms: by name.
         grid: the settings of arms without their own.
         settings: at most so many of each arm are tried; null for all.
@@ -139,7 +139,7 @@ class Study(Section):
     def gates_for(self, shared: Mapping[str, Any], untrained: Sequence[str]) -> dict[str, dict[str, object]]:
         """Return the gates as plain data, with what they share: task, datasets and metric.
 
-        ``untrained`` are the systems beside the arms. A gate, or a baseline, that is another one is a ``UsageError``.
+        ``untrained`` are the systems besides the arms. A gate, or a baseline, that is another one is a ``UsageError``.
         """
         known = [*self.arms, *untrained]
         for name in self.baselines:

@@ -21,7 +21,7 @@ def train_cross_encoder(
     output_dir: Annotated[Path | None, typer.Option(help="By default the config's output_dir.")] = None,
     device: Device = None,
 ) -> None:
-    """Train a cross-encoder on lists of documents with a listwise loss; print its test scores beside BM25's.
+    """Train a cross-encoder on lists of documents with a listwise loss; print its test scores with BM25's.
 
     Run it again to resume a killed training from its last saved state.
     """

@@ -66,10 +66,10 @@ class ListsConfig(Section):
 
 
 class RerankingConfig(Section):
-    """The collections whose BM25 candidates are reranked, to choose the checkpoint and to report it.
+    """The collections with the BM25 candidates to rerank, to choose the checkpoint and to report it.
 
     Attributes:
-        dev: collections whose mean nDCG@10 chooses the checkpoint, with ``@split`` at the end where that is not test;
+        dev: collections: their mean nDCG@10 chooses the checkpoint, with ``@split`` at the end where that is not test;
             empty for the dev part of the source.
         test: collections to report, named in the same way; empty for the test split of the source, where it has one.
         reports_dev: report the queries that choose the checkpoint too, as the first recipe does: a caveat of every

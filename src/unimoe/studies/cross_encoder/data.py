@@ -1,7 +1,7 @@
 """The data of a training: lists of documents, and dev and test sets with their BM25 candidates.
 
 A list is a query with its documents, the best first, and a label for each. Lists come from rows of MS MARCO v1.1, or
-from a collection, whose BM25 candidates are the negatives.
+from a collection, with BM25's candidates as negatives.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _can_be_ranked(pools: RerankingPools) -> bool:
 
 
 def held_out_set(lists: Sequence[LabelledList]) -> RerankingPools:
-    """Turn lists into a collection whose queries each have their own documents as candidates, in no order.
+    """Turn lists into a collection of queries that each have their own documents as candidates, in no order.
 
     Documents are named by a hash, so that ties in score do not fall back to the order of the list.
     """

@@ -81,7 +81,7 @@ def report_trained(
 
 
 def train_and_evaluate(config: CrossEncoderConfig, device: torch.device, given: Sequence[str] = ()) -> None:
-    """Train, evaluate, and print the test scores beside BM25's; finished parts are skipped."""
+    """Train, evaluate, and print the test scores with BM25's; finished parts are skipped."""
     with Steps(1).step(f"{config.lists.source}: lists made", None) as step:
         data = load_cross_encoder_data(config)
         training = CrossEncoderTraining(config, data, device)

@@ -327,7 +327,7 @@ def find_cross_encoder(config: CrossEncoderModelConfig) -> ModelFolder:
 
 
 def new_cross_encoder(settings: CrossEncoderConfig, base: ModelFolder, device: torch.device) -> CrossEncoder:
-    """Make a cross-encoder of one label on a base, whose seed initialises its new head and adapters."""
+    """Make a cross-encoder of one label on a base; the seed initialises its new head and adapters."""
     from sentence_transformers import CrossEncoder
     from sentence_transformers.base.modules import Transformer
     from transformers import set_seed

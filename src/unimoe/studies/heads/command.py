@@ -59,7 +59,7 @@ def train_head(
 
 
 def _train(config: TrainConfig, *, test: bool) -> None:
-    """Train one head and print nDCG on dev and train, and on test where asked, beside what it has to beat."""
+    """Train one head and print nDCG on dev and train, and on test where asked, with what it has to beat."""
     from unimoe.checks import lines
     from unimoe.core.console import Steps, stderr, stdout
     from unimoe.studies.heads.trainer import HeadTrainer, load_data

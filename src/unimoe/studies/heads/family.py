@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRAINING_FILE = "training.json"
-"""Beside an arm's checkpoint: scores on train and dev, time and memory of the training."""
+"""Next to an arm's checkpoint: scores on train and dev, time and memory of the training."""
 
 
 class HeadFamily(Family[TrainConfig, HeadTrainer]):
@@ -203,7 +203,7 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         return tables
 
     def figures(self, chosen: Mapping[str, ChosenSetting]) -> Mapping[str, Figure]:
-        """Return the heat map of an arm whose grid is over its four keys, and the front of relevance and diversity."""
+        """Return the heat map of an arm with a grid over its four keys, and the front of relevance and diversity."""
         from unimoe.studies.heads.figures import front_figure, grid_scores, heat_map
 
         label = f"nDCG@{self.base.ndcg_k} on dev x 100"
@@ -264,7 +264,7 @@ def mean_diversity(weight: Tensor, pools: PoolSet, config: TrainConfig) -> float
 
 
 def _peak_bytes(training: HeadTrainer) -> int | None:
-    """Measure the peak of one step, beside weights and data; return None where nothing is trained."""
+    """Measure the peak of one step, without weights and data; return None where nothing is trained."""
     if not training.steps:
         return None
     weight, batch = training.initial(), training.train_pools.batch(training.batch(0))

@@ -191,7 +191,7 @@ class TranslatorConfig(Section):
 
     Attributes:
         model: a closed form (ridge, cca, geometry), a network from random weights (linear, mlp1, mlp2), or a residual
-            adapter whose last layer starts at zero, on geometry (bigjump) or on ridge (ridge_adapter).
+            adapter with a last layer that starts at zero, on geometry (bigjump) or on ridge (ridge_adapter).
         hidden: width of hidden layers.
         centre: rank by the cosine after the mean training image is subtracted.
         ridge, cca, geometry: the closed forms, alone or under an adapter.

@@ -33,7 +33,7 @@ from unimoe.studies.translator.models.translators import TIMED_BATCH, millisecon
 from unimoe.studies.translator.training.trainer import TranslatorTrainer
 
 TRAINING_FILE = "training.json"
-"""Cost and outcome of a training, beside the arm's checkpoint."""
+"""Cost and outcome of a training, next to the arm's checkpoint."""
 
 COUNTS = {
     "queue negatives": "queue_negatives",
@@ -242,7 +242,7 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
 
 
 def fitted_batches(config: TranslatorConfig, images: int) -> TranslatorConfig:
-    """Return a configuration whose batches leave the queue other images of so many; a UsageError where none can."""
+    """Return a configuration with batches that leave the queue other images of so many; a UsageError where none can."""
     sampler, bank = config.sampler, config.loss.bank
     batch = min(sampler.images, images // 4)
     if batch < 2 or config.epochs <= bank.warmup_epochs:

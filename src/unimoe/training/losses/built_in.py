@@ -126,7 +126,7 @@ class ApproxNDCG(Loss):
         found, grades, valid = padded(scores, labels)
         differences = (found.unsqueeze(1) - found.unsqueeze(2)) / self.temperature  # [b, i, j]: s_j - s_i
         pairs = differences.sigmoid() * valid.unsqueeze(1)
-        ranks = 1 + pairs.sum(2) - 0.5  # without the document itself, whose sigmoid is a half
+        ranks = 1 + pairs.sum(2) - 0.5  # without the document itself: its sigmoid is a half
         gains = grades.clamp(min=0)
         value = (gains / torch.log2(1 + ranks)).sum(1)
         best = gains.sort(1, descending=True).values

@@ -51,7 +51,7 @@ def nt_xent(scores: Tensor, positives: Tensor, valid: Tensor) -> Tensor:
     Returns:
         The mean over the positives of each query, ``(Q,)``; 0 where there is none.
 
-    Source: van den Oord et al. 2018; NT-Xent of Chen et al. 2020, whose pairs are a query and one positive.
+    Source: van den Oord et al. 2018; NT-Xent of Chen et al. 2020, with pairs of a query and one positive.
     """
     logits = scores.masked_fill(~valid, FAR)
     negatives = logits.masked_fill(positives, FAR).logsumexp(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Measures of rankings of a list, whose labels are its judgments: thousands of rankings at a time.
+"""Measures of rankings of a list, with its labels as judgments: thousands of rankings at a time.
 
 nDCG, reciprocal rank, average precision, precision, recall, success and ERR are computed in tensors. Any other measure
 is computed by its library, ranking by ranking.
@@ -111,7 +111,7 @@ class ListMeasure:
     """A measure of the rankings of some lists.
 
     ``labels`` are ``(B, P)``, 0 where a list is padded; ``valid`` says which places hold a document. An ``InputError``
-    has the index of a list whose labels the measure does not take.
+    has the index of a list with labels that the measure does not take.
 
     Attributes:
         cutoff: how many documents of a ranking the measure looks at; None for all of them.

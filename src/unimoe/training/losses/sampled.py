@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 32
-"""Lists whose rankings are sampled at a time, which bounds the memory."""
+"""Lists to sample rankings of at a time, which bounds the memory."""
 
 Measure = Callable[[Tensor, slice], Tensor]
 """From scores ``(b, P, N)``, N rankings of each list, and which lists they are, to measures ``(b, N)``."""

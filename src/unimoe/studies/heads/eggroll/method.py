@@ -156,7 +156,7 @@ class Hybrid:
         self._parts, self._handoff = {"first": first, "second": second}, handoff
 
     def step(self, weight: Tensor, batch: PoolBatch, step: int) -> tuple[Tensor, dict[str, float]]:
-        """Take a step of the method whose turn it is; see ``Method``."""
+        """Take a step of the method that has its turn; see ``Method``."""
         return self._parts["first" if step < self._handoff else "second"].step(weight, batch, step)
 
     def state(self) -> dict[str, Tensor]:
@@ -196,7 +196,7 @@ def _absolute_sigma(config: TrainConfig, unit: float) -> float:
 
 
 def _tied(fitness: Tensor) -> float:
-    """Return the share of directions whose two perturbations have equal fitness ``(2M, ...)``."""
+    """Return the share of directions with two perturbations of equal fitness ``(2M, ...)``."""
     plus, minus = fitness.chunk(2)
     return float((plus == minus).double().mean())
 
@@ -252,7 +252,7 @@ def relative_sigma(sigma: float, weight: Tensor) -> float:
 
 
 def sigma_for(relative: float, weight: Tensor) -> float:
-    """Return the sigma whose ``relative_sigma`` is ``relative``."""
+    """Return the sigma with ``relative`` as its ``relative_sigma``."""
     return relative * float(torch.linalg.vector_norm(weight)) / math.sqrt(weight.numel())
 
 
@@ -268,7 +268,7 @@ class Sigma:
     """A scale of the noise that adapts, so that perturbations change the fitness neither hardly nor beyond recognition.
 
     ``relative`` steers ``relative_spread`` towards ``target``: the spread of ``f+ - f-`` grows with sigma, and as a
-    share of the fitness one target serves collections whose nDCG is 0.1 and 0.9. (The share of directions that change
+    share of the fitness one target serves collections with nDCG 0.1 and 0.9. (The share of directions that change
     any ranking would not do: over some thirty queries it is 1 long before a perturbation is too large.) Every step
     multiplies sigma by ``target / spread``, but by no more than ``1 + rate`` and no less than ``1 / (1 + rate)``, and
     keeps ``relative_sigma`` between ``lowest`` and ``highest``.

@@ -5,7 +5,7 @@ its counter. So row j is the same alone or among others, on any device and in an
 step share noise, as they would if the generator's seed were ``seed + step``.
 
 Normal variates come from a table: the means of the standard normal over 65,536 equally likely intervals, scaled to unit
-variance. They need no logarithm or cosine, whose last bit differs between machines and between places in a vector;
+variance. They need no logarithm or cosine: their last bit differs between machines and between places in a vector;
 they end at 4.4, and their fourth moment is 2.9998 in place of 3.
 """
 

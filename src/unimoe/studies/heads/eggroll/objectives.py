@@ -166,7 +166,7 @@ def discounts(k: int) -> Tensor:
 
 
 class PoolMetric:
-    """nDCG@k of pools whose judgments are prepared once.
+    """nDCG@k of pools with judgments that are prepared once.
 
     Args:
         grades: ``(B, P)``, 0 where a document is not judged or a pool is padded; fractions are allowed.

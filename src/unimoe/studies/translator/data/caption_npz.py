@@ -103,7 +103,7 @@ class NpzFile:
             raise DataError(f"{self.path}: {key} is not UTF-8; save it again as text") from None
 
     def vectors(self, key: str, side: str) -> NDArray[Any]:
-        """Read the embeddings of captions or images, whose dimensions must be those that the metadata state."""
+        """Read the embeddings of captions or images; their dimensions must be those that the metadata state."""
         array, source = self.read(key), f"{self.path}: {key}"
         if array.ndim != 2:
             raise DataError(f"{source} has shape {array.shape}; it must be a matrix with a row for each of the {side}")
@@ -171,7 +171,7 @@ def image_stem(name: str) -> str:
 def _caption_images(
     file: NpzFile, captions_txt: Path | None, caption_ids: Sequence[str], stems: Sequence[str]
 ) -> tuple[Sequence[str | None], list[str]]:
-    """Return the stem of each caption's image or None, and the captions whose two sources disagree."""
+    """Return the stem of each caption's image or None, and the captions with two sources that disagree."""
     labels = _labels(file, len(caption_ids), stems) if "captions/label" in file.keys else None
     if captions_txt is None:
         if labels is None:

@@ -1,7 +1,7 @@
 """The objective of a training: its losses, what they keep of past batches, and how often each had something to do.
 
 Image vectors are frozen, so a queue of them is a list of ids, and no entry is ever stale. An image is in it once
-and never beside its own copy in the batch: else copies of a caption's true image would be its hardest negatives.
+and never with its own copy in the batch: else copies of a caption's true image would be its hardest negatives.
 
 For an anchor with positives P and negatives N, scores ``s = cosine / temperature``, InfoNCE is
 

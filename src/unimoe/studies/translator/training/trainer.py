@@ -242,7 +242,7 @@ class TranslatorTrainer(Training):
         self._objective.load_state(dict(parts.get("objective", {})))
 
     def finish(self) -> None:
-        """Write the best epoch, whose manifest says that the training is finished."""
+        """Write the best epoch, with a manifest that says that the training is finished."""
         self._write_best(finished=True)
 
     def _epochs(self, step: int) -> int:
@@ -263,7 +263,7 @@ class TranslatorTrainer(Training):
         self._unfrozen = True
 
     def _write_best(self, *, finished: bool) -> None:
-        """Write the best epoch, with the settings and facts that are kept beside the weights."""
+        """Write the best epoch, with the settings and facts that are kept with the weights."""
         best, progress = copy.deepcopy(self._model), self.progress
         if isinstance(best, NetworkTranslator):
             best.load_state_dict(self._best)
