@@ -6,6 +6,8 @@ import codecs
 import io
 import json
 import math
+import os
+import re
 import sys
 import threading
 import time
@@ -15,23 +17,39 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from unimoe.core.errors import UnimoeError, missing_extra, system_refusal
 from unimoe.core.limits import harmless, shortened, visible
 from unimoe.core.stopping import ended_by_signals
 
+_LONGEST, _SHORTEST = 10_000, 20
+"""Columns of a line where no terminal breaks it, and the fewest of one that does."""
+
 
 class _Console(Console):
-    """A console without markup and emoji, so that ``[x]`` and ``path:one:`` print unchanged; no text can steer it."""
+    """A console without markup and emoji, so that ``[x]`` and ``path:one:`` print unchanged; no text can steer it.
+
+    Nor can a width take results away: it breaks lines on terminals alone, and one of 0 counts as none.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+        sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
+        unusable = {name for name, size in sizes.items() if not re.fullmatch("[1-9][0-9]{0,3}", size)}
+        environment = {name: value for name, value in os.environ.items() if name not in unusable}
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, _environ=environment)
+
+    @property  # type: ignore[misc]  # nobody sets it
+    def size(self) -> ConsoleDimensions:
+        """Return columns and lines of the terminal; whole lines where the output goes elsewhere."""
+        found = super().size
+        return ConsoleDimensions(max(found.width, _SHORTEST) if self.is_terminal else _LONGEST, found.height)
 
     def print(self, *objects: Any, **options: Any) -> None:  # ``out`` prints by it too
         is_seen = self.stderr or self.is_terminal  # what a program reads from a pipe stays as it is
-        super().print(*(harmless(one) if is_seen and isinstance(one, str) else one for one in objects), **options)
+        shown = (harmless(one) if is_seen and isinstance(one, str) else one for one in objects)
+        super().print(*shown, **{"crop": False} | options)
 
 
 stdout = _Console()
