@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -118,3 +119,24 @@ def test_what_goes_into_a_file_has_one_line_for_each_row_and_no_width(folder: Pa
     heads = [line for line in shown.splitlines() if line.strip().startswith("System ")]
     assert {"nDCG@10", "Unjudged", "Seeds"} <= set(heads[0].split())
     assert in_pipe(command, {}, folder).stdout == shown
+
+
+@pytest.mark.parametrize(
+    ("redirected", "code", "line"),
+    [
+        (">/dev/full", 3, "error: no room is left on the disk, or no inode; free some, and run again"),
+        (">&-", 2, "error: standard output is closed, where results go; send it to a file or to /dev/null"),
+        ("2>&-", 0, ""),
+        ("--depth=0 2>/dev/full", 2, ""),
+        ("| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141, ""),
+    ],
+)
+def test_an_output_that_takes_nothing_ends_in_a_line_and_a_code(
+    redirected: str, code: int, line: str, folder: Path
+) -> None:
+    arguments, _ = COMMANDS["compare" if "head" in redirected else "evaluate-run"]
+    command = f"{shlex.join(unimoe_command(*arguments))} {redirected}"
+    done = in_pipe(["bash", "-c", command], {}, folder)
+    assert done.returncode == code
+    assert done.stderr.rstrip().endswith(line)
+    assert "Traceback" not in done.stderr

@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-from unimoe.core.errors import UnimoeError, missing_extra, system_refusal
+from unimoe.core.errors import UnimoeError, UsageError, missing_extra, system_refusal
 from unimoe.core.limits import harmless, shortened, visible
 from unimoe.core.stopping import ended_by_signals
 
@@ -71,6 +72,8 @@ def run(app: typer.Typer) -> NoReturn:
     exception is a bug and keeps its traceback. Where nobody reads the output on, as ``head``, it ends without a word.
     """
     app.pretty_exceptions_enable = False
+    if sys.stderr is None:  # closed by the caller
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -85,6 +88,8 @@ def run(app: typer.Typer) -> NoReturn:
 def _run(app: typer.Typer) -> None:
     try:
         with ended_by_signals():
+            if sys.stdout is None:  # the next file that is opened would take its number
+                raise UsageError("standard output is closed, where results go; send it to a file or to /dev/null")
             app()
     except Exception as error:
         shown = error if isinstance(error, UnimoeError) else system_refusal(error)
@@ -107,7 +112,8 @@ def print_error(error: UnimoeError) -> None:
     """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
     message = shortened(visible(str(error)), 4000)
     stderr.quiet = False
-    stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
+    with suppress(OSError):  # nobody reads it, or its disk is full: the exit code says enough
+        stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
 
 
 @dataclass
