@@ -16,7 +16,10 @@ from unimoe.core.errors import UsageError
 _ANSWER = 10.0
 """Seconds in which a cluster's head must accept a connection."""
 
-_PASSED_ON = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE")
+_PASSED_ON = (
+    *("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE"),
+    "KINETO_LOG_LEVEL",
+)
 """Settings of libraries that workers take from the driver's environment."""
 
 
