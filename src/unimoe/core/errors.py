@@ -17,6 +17,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from unimoe.core.advice import install_extra
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -114,7 +116,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     library = str(error.name).partition(".")[0]
     frames = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     extra = next((_EXTRAS[key] for name in frames for key in _EXTRAS if name.startswith(f"unimoe.{key}")), "models")
-    needs = f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'"
+    needs = f"this needs {library}, which is not installed: {install_extra(extra)}"
     return MissingExtraError(needs, name=error.name) if library in _LIBRARIES else None
 
 

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded, missing_extra, refused_code
 from unimoe.core.registry import Registry
 from unimoe.data.collection import Collection
@@ -120,7 +121,7 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}"
 
 
-DOWNLOAD_ADVICE = "install the extra (uv sync --extra collections) and connect to the network"
+DOWNLOAD_ADVICE = f"install the extra ({install_extra('collections')}) and connect to the network"
 
 
 class UnavailableError(DataError):
