@@ -161,6 +161,24 @@ def test_yaml_is_read_no_further_than_any_config_is_long(tmp_path: Path) -> None
         assert_refused(done, code, "long.yaml: more than 200,000 characters, which no config has; give another file")
 
 
+@pytest.mark.parametrize("tag", ["python/object/apply:os.mkdir", "python/object/new:os.mkdir", "python/name:os.mkdir"])
+def test_yaml_makes_no_objects(tag: str, tmp_path: Path) -> None:
+    (tmp_path / "evil.yaml").write_text(f"name: !!{tag} [{str(tmp_path / 'made')!r}]\n")
+    done = call_unimoe("train", "--config", tmp_path / "evil.yaml", "--arm", "joint_r8", "--seed", "0")
+    assert_refused(done, 2, "evil.yaml:1: not valid YAML: ")
+    judge = call_unimoe("compare", "--example", "--gates", tmp_path / "evil.yaml")
+    assert_refused(judge, 3, "evil.yaml:1: not valid YAML: ")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("address", ["https://me:secret@host/v1", "http://secret@127.0.0.1:9/v1"])
+def test_a_password_in_an_address_reaches_no_message(address: str, tmp_path: Path) -> None:
+    done = call_unimoe("evaluate", "--model", address, "--dataset", "apidocs", "--output-dir", tmp_path / "out")
+    assert_refused(done, 2)
+    assert "secret" not in done.stdout + done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+
+
 def test_aliases_that_do_not_multiply_are_read(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("a: &a [1, 2]\nb: [*a, *a]\nc: {<<: &c {x: 1}, y: *a}\nd: *c\n")
     assert read_yaml(tmp_path / "own.yaml") == {
