@@ -38,6 +38,7 @@ def import_mteb() -> Any:
         finally:
             for name in os.environ.keys() - before.keys():
                 del os.environ[name]
+            os.environ.update(before)
     return sys.modules["mteb"]
 
 
