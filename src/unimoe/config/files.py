@@ -80,8 +80,9 @@ def config_root() -> Path:
 def read_yaml(path: Path) -> Any:
     """Read a YAML file; a UsageError, which names file and line, where it cannot be read or is not YAML."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(_MOST_CHARACTERS + 1)
+        with path.open("rb") as file:
+            content = file.read(4 * _MOST_CHARACTERS + 1)  # UTF-8 has up to four bytes for a character
+        text = content.decode("utf-8-sig") if len(content) <= 4 * _MOST_CHARACTERS else "#" * len(content)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
     if len(text) > _MOST_CHARACTERS:
