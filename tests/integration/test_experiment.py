@@ -50,7 +50,7 @@ def test_the_main_job_ends_with_verdict_report_the_next_command_and_every_result
     output_dir, done = finished
     for task in ("reranking", "embedding"):
         assert f"UNDECIDED: {task}.joint_r8 (gate: INCONCLUSIVE" in done.stdout
-    assert done.stdout.rstrip().splitlines()[-1].startswith("Next:   uv run scripts/evaluate.py --checkpoint")
+    assert done.stdout.rstrip().splitlines()[-1].startswith("Next:   uv run unimoe evaluate --checkpoint")
     assert (output_dir / "analysis" / "report.md").is_file()
     assert f"Report: {output_dir / 'analysis' / 'report.html'}" in done.stdout
     both = ["reranking", "embedding"]

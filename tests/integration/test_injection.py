@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from rich.console import Console
 from support.results import make_result
 from support.scripts import assert_refused, call_unimoe
 from support.tiny_models import save_tiny_encoder
+from support.toy_collections import invented, write_beir
 
 from unimoe.analysis.tables.cells import Cell, RowGroup
 from unimoe.analysis.tables.table import Table
 from unimoe.config.base import EncoderConfig
+from unimoe.config.files import read_yaml
 from unimoe.core import console
 from unimoe.core.errors import DataError
 from unimoe.core.trec import text_blocks
@@ -92,8 +95,12 @@ def test_an_archive_that_unpacks_to_far_more_than_texts_do_is_refused(
     (tmp_path / "data").mkdir()
     with zipfile.ZipFile(tmp_path / "data" / "scifact.zip", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("scifact/corpus.jsonl", " " * 2**22)
+    archive = tmp_path / "data" / "scifact.zip"
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path / "data"))
     with pytest.raises(DataError, match=r"scifact\.zip: would unpack to 4,194,304 bytes, more than 50 times its size"):
+        load_collection("scifact", "test")
+    archive.write_bytes(archive.read_bytes().replace((2**22).to_bytes(4, "little"), (99).to_bytes(4, "little")))
+    with pytest.raises(DataError, match=r"scifact\.zip: cannot be unpacked \(Bad CRC-32"):
         load_collection("scifact", "test")
     assert not [*tmp_path.rglob("corpus.jsonl")]
 
@@ -106,6 +113,77 @@ def test_one_endless_line_is_refused_before_it_fills_the_memory(tmp_path: Path, 
             file.write(b" " * 2**20)
     with pytest.raises(DataError, match=rf"{name}: a line of more than 67,108,864 bytes"):
         [*text_blocks(tmp_path / name)]
+
+
+LONG = "d" * 2_000_000
+RUN, QRELS = "q Q0 d1 1 2 t\nq Q0 {} 2 1 t\n", "q 0 d1 1\nq 0 {} 0\n"
+
+
+@pytest.mark.parametrize("kind", ["run", "qrels", "parquet", "collection"])
+def test_an_id_that_is_longer_than_any_is_refused(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "r.trec").write_text(RUN.format(LONG if kind == "run" else "d2"))
+    (tmp_path / "q.qrels").write_text(QRELS.format(LONG if kind == "qrels" else "d2"))
+    arguments: list[str | Path] = ["evaluate-run", tmp_path / "r.trec", tmp_path / "q.qrels"]
+    if kind == "parquet":
+        frame = pd.DataFrame({"query_id": ["q", "q"], "doc_id": ["d1", LONG], "score": [2.0, 1.0]})
+        frame.to_parquet(tmp_path / "r.parquet")
+        arguments[1] = tmp_path / "r.parquet"
+    if kind == "collection":
+        folder = write_beir(invented(documents=3, queries=1), tmp_path / "toy")
+        with (folder / "corpus.jsonl").open("a") as file:
+            file.write(json.dumps({"_id": LONG, "text": "heron"}) + "\n")
+        arguments = ["import", folder, "--output-dir", tmp_path / "imported"]
+    done = call_unimoe(*arguments)
+    assert_refused(done, 3, "2,000,000 characters, and an id may have 4,096")
+    assert len(done.stderr) < 1000
+
+
+def doubled(link: str) -> str:
+    """YAML of some lines, each of which holds the one before ten times."""
+    first = "x0: &x0 {k0: v, k1: v}\n"
+    return first + "".join(f"x{n}: &x{n} {link.format(', '.join([f'*x{n - 1}'] * 10))}\n" for n in range(1, 10))
+
+
+@pytest.mark.parametrize("link", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merges"])
+def test_aliases_of_yaml_that_multiply_are_refused(link: str, tmp_path: Path) -> None:
+    (tmp_path / "evil.yaml").write_text(doubled(link))
+    train = call_unimoe("train", "--config", tmp_path / "evil.yaml", "--arm", "joint_r8", "--seed", "0")
+    assert_refused(train, 2, "evil.yaml: not valid YAML: its aliases, written out, hold more than 200,000 values")
+    judge = call_unimoe("compare", "--example", "--gates", tmp_path / "evil.yaml")
+    assert_refused(judge, 3, "evil.yaml: not valid YAML: its aliases, written out, hold more than 200,000 values")
+
+
+def test_yaml_is_read_no_further_than_any_config_is_long(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text("# x\n" * 50_001)
+    for command, code in (("train", 2), ("compare", 3)):
+        options = ("--arm", "joint_r8", "--seed", "0", "--config") if command == "train" else ("--example", "--gates")
+        done = call_unimoe(command, *options, tmp_path / "long.yaml")
+        assert_refused(done, code, "long.yaml: more than 200,000 characters, which no config has; give another file")
+
+
+@pytest.mark.parametrize("tag", ["python/object/apply:os.mkdir", "python/object/new:os.mkdir", "python/name:os.mkdir"])
+def test_yaml_makes_no_objects(tag: str, tmp_path: Path) -> None:
+    (tmp_path / "evil.yaml").write_text(f"name: !!{tag} [{str(tmp_path / 'made')!r}]\n")
+    done = call_unimoe("train", "--config", tmp_path / "evil.yaml", "--arm", "joint_r8", "--seed", "0")
+    assert_refused(done, 2, "evil.yaml:1: not valid YAML: ")
+    judge = call_unimoe("compare", "--example", "--gates", tmp_path / "evil.yaml")
+    assert_refused(judge, 3, "evil.yaml:1: not valid YAML: ")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("address", ["https://me:secret@host/v1", "http://secret@127.0.0.1:9/v1"])
+def test_a_password_in_an_address_reaches_no_message(address: str, tmp_path: Path) -> None:
+    done = call_unimoe("evaluate", "--model", address, "--dataset", "apidocs", "--output-dir", tmp_path / "out")
+    assert_refused(done, 2)
+    assert "secret" not in done.stdout + done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+
+
+def test_aliases_that_do_not_multiply_are_read(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("a: &a [1, 2]\nb: [*a, *a]\nc: {<<: &c {x: 1}, y: *a}\nd: *c\n")
+    assert read_yaml(tmp_path / "own.yaml") == {
+        "a": [1, 2], "b": [[1, 2], [1, 2]], "c": {"x": 1, "y": [1, 2]}, "d": {"x": 1}
+    }  # fmt: skip
 
 
 class Evil:

@@ -128,7 +128,7 @@ def _analyze(
     analysis = Analysis(results, load_gates(gates) if gates else None, iterations=iterations, seed=seed)
     if part == "tables":
         for table in report.write_tables(analysis):
-            stdout.print(table.to_rich(), crop=False)
+            stdout.print(table.to_rich())
         stderr.print(f"tables: {output_dir / report.SUBFOLDER / 'tables'}", soft_wrap=True)
         return
     if part == "figures":
@@ -140,7 +140,7 @@ def _analyze(
         scores = generate_comparison_table(results, analysis.all_comparisons)
         for table in (scores, mteb_table(results), groups_table(results, analysis.by_group)):
             if table.groups:
-                stdout.print(table.to_rich(), crop=False)
+                stdout.print(table.to_rich())
     if analysis.outcomes:
         say(f"\n{gate_lines(analysis.registration, analysis.outcomes)}")
     else:

@@ -181,14 +181,13 @@ def _total(entries: Sequence[Entry]) -> str:
 
 
 def _print(entries: Sequence[Entry]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    table = Table("kind", "name", "model", "collection", "MiB", "last use", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("kind", "name", "model", "collection", "MiB", "last use"):
+        table.add_column(name, overflow="fold")
     for one in entries:
         used = datetime.fromtimestamp(one.last_use).astimezone().strftime("%Y-%m-%d %H:%M")
         table.add_row(*map(visible, one[:4]), f"{one.bytes / 2**20:,.1f}", used)
-    # What no terminal shows has one long line for each row, so that no name is broken.
-    console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, emoji=False, width=500)
-    console.print(table)
-    console.print(_total(entries))
+    stdout.print(table)
+    stdout.print(_total(entries))

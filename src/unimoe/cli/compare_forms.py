@@ -90,7 +90,7 @@ def run(options: Options) -> int:
     else:
         for part in verdict_parts(found.table) if verdict else table_parts(options, found):
             if isinstance(part, Table):
-                stdout.print(part.to_rich(), crop=False)
+                stdout.print(part.to_rich())
                 stdout.print()
             else:
                 stdout.out(part)

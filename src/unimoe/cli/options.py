@@ -15,6 +15,7 @@ import typer
 
 from unimoe.core import console
 from unimoe.core.errors import UsageError, did_you_mean
+from unimoe.core.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     import torch
@@ -110,13 +111,16 @@ def chosen_device(name: str | None) -> torch.device:
 
 
 def quiet_libraries() -> None:
-    """Keep the bars and warnings of tokenizers and transformers off the terminal, and their memory small.
+    """Set up this process, which is a command's own: no bars and warnings of libraries, and their memory small.
 
     Tokenizers take one core, since texts are tokenised while a model computes on the others; see ``chosen_device``.
     oneDNN keeps a megabyte of code for each shape of a product, of which a training step has about a hundred. Torch
-    reads its level of logging when it is imported: its profiler would warn of memory that is older than a profile.
+    reads its level of logging when it is imported: its profiler would warn of memory that is older than a profile, and
+    write a line at every start and end. Library calls set nothing of this.
     """
+    keep_freed_memory()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -25,6 +25,7 @@ from unimoe.cli.options import (
     refuse_torchrun,
     with_engine,
 )
+from unimoe.core.advice import run_command
 from unimoe.core.console import stderr, stdout
 
 
@@ -79,7 +80,8 @@ def run_experiment(
     from unimoe.models.checkpoint import judged_checkpoint
 
     checkpoint = judged_checkpoint(experiment, next(reversed(experiment.arms)), experiment.seeds[0])
-    stdout.print(f"Next:   uv run scripts/evaluate.py --checkpoint {checkpoint} --eval-tier fast", soft_wrap=True)
+    evaluate = run_command(f"evaluate --checkpoint {checkpoint} --eval-tier fast")
+    stdout.print(f"Next:   {evaluate}", soft_wrap=True)
 
 
 def _open(folder: Path) -> None:

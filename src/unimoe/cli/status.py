@@ -35,7 +35,6 @@ def status(
     workers compute now, what failed, what is left, and the hours to go at the rate so far. The exit code is 4 where
     something failed or was set aside.
     """
-    from rich.console import Console
     from rich.live import Live
 
     from unimoe.core.io import find_files
@@ -51,13 +50,11 @@ def status(
             for found in _looks(store, watch):
                 live.update(_tables(found), refresh=True)
     else:
-        # What no terminal shows has one long line for each row, so that no name is broken.
-        console = stdout if stdout.is_terminal else Console(highlight=False, markup=False, emoji=False, width=500)
         for found in _looks(store, watch):
             if as_json:
                 stdout.out(json.dumps(found, allow_nan=False))
             else:
-                console.print(_tables(found))
+                stdout.print(_tables(found))
     if found["failed"]:
         failed = [one["what"] for one in found["progress"] if one["state"] == "failed" or one["failed"]]
         raise MissingPartError(f"failed, wholly or in part: {'; '.join(failed)}")

@@ -19,6 +19,7 @@ from unimoe.cli.options import (
     placed,
     quiet_libraries,
 )
+from unimoe.core.advice import run_command
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import UsageError
 
@@ -27,8 +28,8 @@ def _refuse_task(task: str | None) -> None:
     """Say what trains a head, as the original's ``train.py`` did."""
     if task is not None:
         raise UsageError(
-            f"--task {task}: this command trains an arm of an experiment; for a head type `uv run unimoe train-head "
-            f"--task {task}`, which takes --num-steps and --device too"
+            f"--task {task}: this command trains an arm of an experiment; for a head type "
+            f"`{run_command(f'train-head --task {task}')}`, which takes --num-steps and --device too"
         )
 
 

@@ -11,12 +11,16 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from unimoe.cluster.worker import Worker
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import UsageError
 
 _ANSWER = 10.0
 """Seconds in which a cluster's head must accept a connection."""
 
-_PASSED_ON = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE")
+_PASSED_ON = (
+    *("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TOKENIZERS_PARALLELISM", "TRANSFORMERS_VERBOSITY", "HF_HUB_OFFLINE"),
+    "KINETO_LOG_LEVEL",
+)
 """Settings of libraries that workers take from the driver's environment."""
 
 
@@ -109,7 +113,7 @@ def _connected(address: str | None) -> Any:
     try:
         import ray
     except ImportError:
-        raise UsageError("--engine ray needs Ray; install unimoe[cluster]") from None
+        raise UsageError(f"--engine ray needs Ray: {install_extra('cluster')}") from None
     options: dict[str, Any] = {} if address else {"include_dashboard": False}
     options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in _PASSED_ON if name in os.environ}}
     host, _, port = (address or "").rpartition(":")

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import checked_json
 
@@ -57,7 +58,7 @@ class UnitStore:
         except Exception as error:  # clients that connect at once have errors of their own kinds
             raise UsageError(
                 f"--store {self.shown}: no client for such a store ({_in_words(error, url)}); give a folder, "
-                "s3://BUCKET/FOLDER with unimoe[cluster], or install the fsspec client it names"
+                f"s3://BUCKET/FOLDER ({install_extra('cluster')}), or install the fsspec client it names"
             ) from None
         self._root = root.rstrip("/")
         self._is_folder = "file" in self._files.protocol  # a name, or several

@@ -19,6 +19,7 @@ import torch
 
 from unimoe.cluster.units import UnitStore
 from unimoe.core.io import hash_json
+from unimoe.core.memory import keep_freed_memory
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.results import package_versions
 
@@ -43,6 +44,7 @@ class Worker:
 
     def __init__(self, store: str, device: str | None, threads: int) -> None:
         torch.set_num_threads(threads)
+        keep_freed_memory()
         self._store, self._device = UnitStore(store), choose_device(device)
         self._loaded: str | None = None
         self._jobs: Mapping[str, Compute] = {}

@@ -10,12 +10,14 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.nodes import MappingNode, ScalarNode
 
 from unimoe.config import Experiment
 from unimoe.config.base import Section
@@ -23,6 +25,9 @@ from unimoe.core.errors import UsageError, did_you_mean, names_extra, path_of
 from unimoe.core.limits import shortened
 
 C = TypeVar("C", bound=Section)
+
+_MOST_CHARACTERS = 200_000
+"""Of a YAML file, and values in it: reading takes seconds for so many."""
 
 
 def load_config(kind: type[C], path: Path | str, overrides: Sequence[str] = ()) -> C:
@@ -75,9 +80,13 @@ def config_root() -> Path:
 def read_yaml(path: Path) -> Any:
     """Read a YAML file; a UsageError, which names file and line, where it cannot be read or is not YAML."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(4 * _MOST_CHARACTERS + 1)  # UTF-8 has up to four bytes for a character
+        text = content.decode("utf-8-sig") if len(content) <= 4 * _MOST_CHARACTERS else "#" * len(content)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read ({error})") from None
+    if len(text) > _MOST_CHARACTERS:
+        raise UsageError(f"{path}: more than {_MOST_CHARACTERS:,} characters, which no config has; give another file")
     return _parse_yaml(text, str(path))
 
 
@@ -171,7 +180,22 @@ def _section_in(annotation: Any) -> type[BaseModel] | None:
 
 
 class _Constructor(SafeConstructor):
-    """Leaves dates as text, which the config's own types read, and a lone ``=`` too."""
+    """Leaves dates as text, which the config's own types read, and a lone ``=`` too; refuses aliases that multiply."""
+
+    def construct_document(self, node: Any) -> Any:
+        """Return the value of a document whose aliases, written out, leave it at a size that can be read."""
+        if _size(node, {}) > _MOST_CHARACTERS:
+            raise ValueError(f"its aliases, written out, hold more than {_MOST_CHARACTERS:,} values")
+        return super().construct_document(node)
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """Return the number of values in a node, those of an alias each time; a node within itself counts none."""
+    if id(node) not in known:
+        known[id(node)] = 0
+        inside = chain.from_iterable(node.value) if isinstance(node, MappingNode) else node.value
+        known[id(node)] = 1 if isinstance(node, ScalarNode) else 1 + sum(_size(one, known) for one in inside)
+    return known[id(node)]
 
 
 for _kind in ("timestamp", "value"):

@@ -6,32 +6,51 @@ import codecs
 import io
 import json
 import math
+import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
-from unimoe.core.errors import UnimoeError, missing_extra, system_refusal
+from unimoe.core.errors import UnimoeError, UsageError, missing_extra, system_refusal
 from unimoe.core.limits import harmless, shortened, visible
 from unimoe.core.stopping import ended_by_signals
 
+_LONGEST, _SHORTEST = 10_000, 20
+"""Columns of a line where no terminal breaks it, and the fewest of one that does."""
+
 
 class _Console(Console):
-    """A console without markup and emoji, so that ``[x]`` and ``path:one:`` print unchanged; no text can steer it."""
+    """A console without markup and emoji, so that ``[x]`` and ``path:one:`` print unchanged; no text can steer it.
+
+    Nor can a width take results away: it breaks lines on terminals alone, and one of 0 counts as none.
+    """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False)
+        sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
+        unusable = {name for name, size in sizes.items() if not re.fullmatch("[1-9][0-9]{0,3}", size)}
+        environment = {name: value for name, value in os.environ.items() if name not in unusable}
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, _environ=environment)
+
+    @property  # type: ignore[misc]  # nobody sets it
+    def size(self) -> ConsoleDimensions:
+        """Return columns and lines of the terminal; whole lines where the output goes elsewhere."""
+        found = super().size
+        return ConsoleDimensions(max(found.width, _SHORTEST) if self.is_terminal else _LONGEST, found.height)
 
     def print(self, *objects: Any, **options: Any) -> None:  # ``out`` prints by it too
         is_seen = self.stderr or self.is_terminal  # what a program reads from a pipe stays as it is
-        super().print(*(harmless(one) if is_seen and isinstance(one, str) else one for one in objects), **options)
+        shown = (harmless(one) if is_seen and isinstance(one, str) else one for one in objects)
+        super().print(*shown, **{"crop": False} | options)
 
 
 stdout = _Console()
@@ -53,6 +72,8 @@ def run(app: typer.Typer) -> NoReturn:
     exception is a bug and keeps its traceback. Where nobody reads the output on, as ``head``, it ends without a word.
     """
     app.pretty_exceptions_enable = False
+    if sys.stderr is None:  # closed by the caller
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -67,6 +88,8 @@ def run(app: typer.Typer) -> NoReturn:
 def _run(app: typer.Typer) -> None:
     try:
         with ended_by_signals():
+            if sys.stdout is None:  # the next file that is opened would take its number
+                raise UsageError("standard output is closed, where results go; send it to a file or to /dev/null")
             app()
     except Exception as error:
         shown = error if isinstance(error, UnimoeError) else system_refusal(error)
@@ -89,7 +112,8 @@ def print_error(error: UnimoeError) -> None:
     """Print ``error: ...`` on stderr in one line without wrapping, so that paths can be copied."""
     message = shortened(visible(str(error)), 4000)
     stderr.quiet = False
-    stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
+    with suppress(OSError):  # nobody reads it, or its disk is full: the exit code says enough
+        stderr.print(Text.assemble(("error:", "bold red"), " ", message), soft_wrap=True)
 
 
 @dataclass

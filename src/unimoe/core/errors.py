@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
@@ -15,6 +16,8 @@ from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+
+from unimoe.core.advice import install_extra
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +116,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | None:
     library = str(error.name).partition(".")[0]
     frames = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
     extra = next((_EXTRAS[key] for name in frames for key in _EXTRAS if name.startswith(f"unimoe.{key}")), "models")
-    needs = f"this needs {library}, which is not installed: pip install 'unimoe[{extra}]'"
+    needs = f"this needs {library}, which is not installed: {install_extra(extra)}"
     return MissingExtraError(needs, name=error.name) if library in _LIBRARIES else None
 
 
@@ -162,28 +165,46 @@ def some_ids(ids: Sequence[str]) -> str:
     return f"{len(ids):,} ({first_few(ids, 5)})"
 
 
-_FULL = "no room is left on the disk of the output or of the cache; free some, and run again"
+_FULL = "no room is left on the disk, or no inode; free some, and run again"
 _REFUSED = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: "a file would be larger than this process may write; raise ulimit -f, and run again",
     errno.EMFILE: "this process may open no more files; raise ulimit -n, and run again",
+    errno.ENFILE: "this system may open no more files; end some programs, and run again",
+    errno.ENOMEM: "not enough memory{}; lower sizes or use a larger machine",
+    errno.EIO: "the disk or device failed; check it, and run again",
+    errno.EROFS: "nothing can be written on this file system; choose another place",
 }
-"""What the system refuses whatever the path, and what to do about it."""
+"""What the system refuses whatever the name of the file, and what to do about it."""
 
 
-def system_refusal(error: Exception) -> UnimoeError | None:
-    """Return an error in one line where the system refused something, such as a full disk; None where it is a bug.
+def refused_code(error: BaseException) -> int | None:
+    """Return the code of what the system refused, one of ``_REFUSED``; None where it is something else.
 
     Libraries wrap such an error in errors of their own, which hold its words or its number.
     """
-    if isinstance(error, MemoryError):
-        return UnimoeError(f"not enough memory ({error}); lower sizes or use a larger machine")
-    number = error.errno if isinstance(error, OSError) else None
-    for code, remedy in _REFUSED.items():
-        if code == number or (number is None and os.strerror(code) in str(error)):
-            return UnimoeError(remedy)
-    if not isinstance(error, OSError) or number is None:
+    if isinstance(error, UnimoeError):
         return None
-    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
+        return errno.ENOMEM
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and re.fullmatch(
+        r"\d+ requested and \d+ written", str(error)
+    ):  # so NumPy says that a disk is full
+        return errno.ENOSPC
+    return next(
+        (code for code in _REFUSED if code == number or (number is None and os.strerror(code) in str(error))), None
+    )
+
+
+def system_refusal(error: Exception) -> UnimoeError | None:
+    """Return an error in one line where the system refused something, such as a full disk; None where it is a bug."""
+    named = isinstance(error, OSError) and isinstance(error.filename, str | bytes)
+    place = f"{os.fsdecode(error.filename)}: " if named else ""  # type: ignore[attr-defined]
+    if (code := refused_code(error)) is not None:
+        reason = "" if isinstance(error, OSError) else " ".join(str(error).split())[:200]
+        return UnimoeError(place + _REFUSED[code].format(f" ({reason})" if reason else ""))
+    if not isinstance(error, OSError) or error.errno is None:
+        return None
     return UnimoeError(f"{place}{error.strerror}; check the path, its rights, and the room on its disk")

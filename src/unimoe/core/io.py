@@ -6,6 +6,7 @@ The library for such writes, atomicwrites, is no longer maintained and has none 
 from __future__ import annotations
 
 import codecs
+import errno
 import glob
 import hashlib
 import json
@@ -26,7 +27,7 @@ import filelock
 import platformdirs
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from unimoe.core.errors import DataError, UsageError
+from unimoe.core.errors import DataError, UsageError, refused_code
 
 T = TypeVar("T")
 
@@ -41,17 +42,33 @@ def cache_dir(*parts: str) -> Path:
 
 
 def ensure_dir(path: Path) -> Path:
-    """Create a folder and its parents, and return it; raise ``UsageError`` if that fails."""
+    """Create a folder and its parents, and return it; raise ``UsageError`` where this user cannot.
+
+    What the system refuses whoever asks, such as a folder on a full disk, is an ``OSError`` with the folder's name.
+    """
     for left in reversed(range(20)):
         try:
             path.mkdir(parents=True, exist_ok=True)
             break
         except OSError as error:
             # Another thread of a cluster's driver may have removed a parent while that was empty.
+            if refused_code(error):
+                raise OSError(error.errno, error.strerror, str(path)) from None
             if not left or not isinstance(error, FileNotFoundError | FileExistsError):
                 problem = f"cannot create this folder ({error.strerror}); choose one you can write to"
                 raise UsageError(f"{path}: {problem}") from None
     return path
+
+
+@contextmanager
+def named_writes(path: Path) -> Iterator[None]:
+    """Run a block that writes a file or folder; what the system refuses names it, whatever library asked."""
+    try:
+        yield
+    except Exception as error:
+        if (code := refused_code(error)) in (None, errno.ENOMEM):
+            raise
+        raise OSError(code, os.strerror(code), str(path)) from error
 
 
 @contextmanager
@@ -65,9 +82,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path}: this is a folder, and a file is to be written here; choose another path")
     temporary = _temporary(path)
     try:
-        yield temporary
-        _sync(temporary)
-        temporary.replace(path)
+        with named_writes(path):
+            yield temporary
+            _sync(temporary)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -82,15 +100,16 @@ def atomic_dir(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path}: this is a file, and a folder is to be written here; choose another path")
     temporary = _temporary(path)
     aside = temporary.with_suffix(".old")
-    temporary.mkdir()
     try:
-        yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                _sync(file)
-        if path.exists():
-            path.replace(aside)
-        temporary.replace(path)
+        with named_writes(path):
+            temporary.mkdir()
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _sync(file)
+            if path.exists():
+                path.replace(aside)
+            temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
@@ -233,7 +252,7 @@ def append_jsonl(path: Path, record: dict[str, Any]) -> None:
     """Append one record as one line, in a single write."""
     ensure_dir(path.parent)
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-    with path.open("a", encoding="utf-8", newline="\n") as file:
+    with named_writes(path), path.open("a", encoding="utf-8", newline="\n") as file:
         file.write(line)
 
 

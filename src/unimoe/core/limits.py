@@ -15,6 +15,9 @@ N = TypeVar("N", int, float)
 LONGEST_NAME = 100
 """Characters of a name. Files and folders are called by names, and a file system takes 255 bytes."""
 
+LONGEST_ID = 4_096
+"""Characters of the id of a query or document; addresses of pages, the longest that are known, have half as many."""
+
 HIGHEST_GRADE = 100_000
 """Grades lie between its negative and this: trec_eval reserves memory for every grade up to the highest."""
 
@@ -57,6 +60,8 @@ def path_problem(path: str) -> str | None:
 
 def id_problem(identifier: str) -> str | None:
     """Return what keeps the id of a query or document from TREC files; None where nothing does."""
+    if len(identifier) > LONGEST_ID:
+        return f"has {len(identifier):,} characters, and an id may have {LONGEST_ID:,}"
     if identifier.isalnum() and identifier.isascii():  # most are, and there may be millions
         return None
     if not identifier or " " in identifier or "\t" in identifier:  # what separates, and nothing else does
@@ -137,14 +142,21 @@ def checked_numbers(
 def checked_ids(cells: Sequence[Any], where: Callable[[int], str]) -> list[str]:
     """Return ids as texts; a DataError for the first that is no text or whole number, or cannot be written."""
     found = [cell.strip(" ") if type(cell) is str else str(cell) for cell in cells]
-    if set(map(type, cells)) <= {str, int} and all(found) and "".join(found).isprintable():
+    if set(map(type, cells)) <= {str, int} and all(found) and are_short(found) and "".join(found).isprintable():
         return found
     for row, (cell, text) in enumerate(zip(cells, found, strict=True)):
         if not isinstance(cell, str) and (isinstance(cell, bool) or not hasattr(cell, "__index__")):
             raise DataError(f"{where(row)} {shortened(repr(cell))} is no text; write ids as texts")
         if not text or CONTROL.search(text):
-            raise DataError(f"{where(row)} {text!r} is empty or holds a control character; rename it")
+            raise DataError(f"{where(row)} {shortened(text)!r} is empty or holds a control character; rename it")
+        if len(text) > LONGEST_ID:
+            raise DataError(f"{where(row)} {shortened(text)!r} {id_problem(text)}; rename it")
     return found
+
+
+def are_short(ids: Sequence[str]) -> bool:
+    """Return whether no id has more characters than one may have."""
+    return not ids or max(map(len, ids)) <= LONGEST_ID
 
 
 def grade_problem(grade: float) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from unimoe.core.errors import DataError
-from unimoe.core.limits import checked_ids, checked_numbers
+from unimoe.core.limits import are_short, checked_ids, checked_numbers
 from unimoe.core.trec import block_lines, text_blocks
 
 BATCH = 10_000  # rows taken at a time
@@ -39,7 +39,8 @@ class Batch(NamedTuple):
     def ids(self, column: int, what: str) -> Sequence[str]:
         """Return ids as texts; a DataError for the first that is no text or whole number, or cannot be written."""
         cells = self.columns[column]
-        return cells if self.is_text else checked_ids(cells, lambda row: f"{self.place(row)}: {what}")
+        is_known = self.is_text and are_short(cells)
+        return cells if is_known else checked_ids(cells, lambda row: f"{self.place(row)}: {what}")
 
     def numbers(self, column: int, what: str, read: Callable[[str], float], most: float) -> list[float]:
         """Return the numbers of texts, or of any kind; a DataError for the first that ``read`` refuses."""

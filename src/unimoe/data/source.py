@@ -16,7 +16,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded, missing_extra
+from unimoe.core.advice import install_extra
+from unimoe.core.errors import DataError, UsageError, did_you_mean, guarded, missing_extra, refused_code
 from unimoe.core.registry import Registry
 from unimoe.data.collection import Collection
 from unimoe.data.published import GRADED_FROM_1, MTEB_TASKS, SHORT_NAMES, TREC_DL, canonical_name
@@ -120,7 +121,7 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}"
 
 
-DOWNLOAD_ADVICE = "install the extra (uv sync --extra collections) and connect to the network"
+DOWNLOAD_ADVICE = f"install the extra ({install_extra('collections')}) and connect to the network"
 
 
 class UnavailableError(DataError):
@@ -134,7 +135,12 @@ def user_folder() -> Path | None:
 
 
 def not_at_hand(name: str, advice: str, cause: Exception) -> UnavailableError:
-    """Return the error for a collection that could not be fetched; the advice is an imperative."""
+    """Return the error for a collection that could not be fetched; the advice is an imperative.
+
+    What the system refuses, such as a file on a full disk, is raised as it is.
+    """
+    if refused_code(cause):
+        raise cause
     needs = missing_extra(cause) if isinstance(cause, ModuleNotFoundError) else None
     reason = str(needs or " ".join(f"{type(cause).__name__}: {cause}".split())[:200])
     return UnavailableError(f"collection {name!r} is not available; {advice} ({reason})")

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.limits import shortened
 from unimoe.core.text import Batch
@@ -87,6 +88,6 @@ def of_stream(content: object) -> object:
         with path.open("rb") as file:
             return import_module("pyarrow").ipc.open_stream(file).read_all()
     except ModuleNotFoundError:
-        raise UsageError(f"{path}: reading Arrow needs pyarrow: pip install 'unimoe[frames]'") from None
+        raise UsageError(f"{path}: reading Arrow needs pyarrow: {install_extra('frames')}") from None
     except (OSError, ValueError) as error:  # Arrow's own is a ValueError
         raise DataError(f"{path}: no stream of Arrow ({shortened(str(error))}); write the data set again") from None

@@ -20,6 +20,7 @@ from unimoe.config import Experiment
 from unimoe.config.files import load_experiment
 from unimoe.core.console import stderr
 from unimoe.core.io import sole_use
+from unimoe.data.mteb_names import random_state_kept
 from unimoe.evaluation.engines import Engine
 from unimoe.experiment.job import ANALYZE, ExperimentRun, RunRecord
 from unimoe.experiment.plan import plan_run
@@ -60,7 +61,8 @@ def run_experiment(
     folder = Path(experiment.output_dir if output_dir is None else output_dir)
     experiment = experiment.model_copy(update={"output_dir": str(folder)})
     given = [f"--config {config}", *(f"--set {change}" for change in changes)]
-    with sole_use(folder), trained_and_evaluated(experiment, choose_device(device), given, Engine(), started):
+    work = trained_and_evaluated(experiment, choose_device(device), given, Engine(), started)
+    with random_state_kept(), sole_use(folder), work:
         analysis = Analysis(load_all_results(folder))
         write_report(analysis)
     return analysis

@@ -13,6 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import named_errors
 from unimoe.core.limits import shortened, visible
@@ -65,7 +66,7 @@ def parquet_rows(path: Path | str) -> tuple[tuple[str, ...], Iterator[Row]]:
     try:
         parquet: Any = import_module("pyarrow.parquet")
     except ModuleNotFoundError:
-        needs = "reading parquet needs pyarrow, which is not installed: pip install 'unimoe[frames]'"
+        needs = f"reading parquet needs pyarrow, which is not installed: {install_extra('frames')}"
         raise UsageError(f"{path}: {needs}") from None
     try:
         file = parquet.ParquetFile(path)

@@ -13,7 +13,6 @@ from unimoe.config import ModelConfig
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json
 from unimoe.models.bundled import BUNDLED_ID, BUNDLED_LAYERS
-from unimoe.models.device import keep_freed_memory
 from unimoe.models.folder import ModelFolder, find_folder
 from unimoe.models.model_files import folders_tokenizer, load_pretrained, loading
 from unimoe.models.own_code import or_own_code, refuse_unknown_class
@@ -66,8 +65,6 @@ def load_base(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> 
         )
     if decoder_layers(decoder_of(model)) is None:
         raise DataError(f"{config.base}: a {type(model).__name__} has no decoder layers at model.layers; use another")
-    if device.type == "cpu":
-        keep_freed_memory()
     model.requires_grad_(False).eval().to(device)
     if device.type == "cuda":
         use_one_kernel_norms(model)

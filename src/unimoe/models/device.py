@@ -149,18 +149,6 @@ def _half(device: str) -> str:
     return "float16" if emulated else "bfloat16"
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep freed tensors for the next ones, until ``release_memory``.
-
-    By default glibc hands every new one out page by page: in bfloat16, with AMX, a layer of a small model takes
-    1.3 to 1.8 times as long.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        library = ctypes.CDLL("libc.so.6")
-        library.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD: bytes of the largest tensor that is kept, glibc's maximum
-        library.mallopt(-1, 2**29)  # M_TRIM_THRESHOLD: bytes of free memory that go back to the system
-
-
 def release_memory() -> None:
     """Return freed memory to the system: its pieces are too small for the next arm's tensors, which adds a gigabyte."""
     gc.collect()

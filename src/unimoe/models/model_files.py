@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unimoe.core.errors import DataError, UnimoeError
+from unimoe.core.errors import DataError, UnimoeError, refused_code
 from unimoe.models.token_ids import add_stated_ends
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def loading(what: str, remedy: str, key: str = "model") -> Iterator[None]:
             raise DataError(
                 f"{what} (it needs code of its own); read that code, and set {key}.trust_remote_code=true to run it"
             ) from None
+        if refused_code(error):
+            raise  # a full disk, or too little memory, is no fault of the files
         raise DataError(f"{what} ({first_line(error)}); {remedy}") from None
 
 

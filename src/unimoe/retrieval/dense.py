@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from unimoe.config import Batches, DenseConfig
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, UsageError, named_inputs
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
@@ -302,7 +303,7 @@ def _find_by_faiss(pools: list[_Candidates], vectors: Corpus, blocks: list[slice
         import faiss
     except ImportError:
         raise UsageError(
-            "retrieval backend 'faiss': FAISS is not installed; run uv sync --extra faiss, or use torch"
+            f"retrieval backend 'faiss': FAISS is not installed; run {install_extra('faiss')}, or use torch"
         ) from None
     index = faiss.IndexFlatIP(vectors.shape[1])
     for block in blocks:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from unimoe.cluster.processes import ALONE, Processes
 from unimoe.config.training import Tracker
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import append_jsonl, ensure_dir, read_bytes, sole_use, write_text
 from unimoe.models.checkpoint import first_difference
@@ -120,7 +121,7 @@ class RunState:
         for name in self.tracking:
             if importlib.util.find_spec(name) is None:
                 raise UsageError(
-                    f"tracking: {name} is not installed; run `uv sync --extra tracking`, or take it off the list"
+                    f"tracking: {name} is not installed; run `{install_extra('tracking')}`, or take it off the list"
                 )
 
     def log(self, record: Mapping[str, Any], name: str = "train") -> None:

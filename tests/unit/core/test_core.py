@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import errno
 import math
+import os
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import typer
 
 from unimoe.core import console, io
 from unimoe.core.console import Steps, run
-from unimoe.core.errors import DataError, MissingPartError, UnimoeError, UsageError
+from unimoe.core.errors import DataError, MissingPartError, UnimoeError, UsageError, system_refusal
+from unimoe.core.io import append_jsonl, atomic_dir, ensure_dir, write_text
 from unimoe.core.registry import Registry
 from unimoe.core.trec import write_qrels, write_run
 from unimoe.formats.qrels import read_qrels
@@ -181,7 +186,17 @@ def test_odd_lines_of_qrels_are_read_as_whole_grades(tmp_path: Path) -> None:
         (OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300), 3, f"{'x' * 300}: File name too long; check"),
         (RuntimeError("I/O error: No space left on device"), 3, "no room is left on the disk"),
         (OSError(errno.EMFILE, "x"), 3, "this process may open no more files"),
-        (MemoryError("of a tensor"), 3, "not enough memory (of a tensor)"),
+        (MemoryError("of a tensor"), 3, "not enough memory (of a tensor); lower"),
+        (MemoryError(), 3, "not enough memory; lower"),
+        (
+            RuntimeError("you tried to allocate 9 bytes. Error code 12 (Cannot allocate memory)"),
+            3,
+            "not enough memory (",
+        ),
+        (OSError(errno.ENOMEM, "x"), 3, "not enough memory; lower"),
+        (OSError("18289 requested and 496 written"), 3, "no room is left on the disk, or no inode"),  # NumPy's
+        (OSError(errno.EROFS, "x", "out/a"), 3, "out/a: nothing can be written on this file system; choose another"),
+        (OSError(errno.EIO, "x", "out/a"), 3, "out/a: the disk or device failed; check it"),
     ],
     ids=str,
 )
@@ -215,3 +230,37 @@ def test_a_long_unit_says_how_far_it_is_where_output_is_no_terminal(
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("[1/1] infonce: 3 seeds: 300 of 1,500 (")
     assert said[-1].startswith("[1/1] infonce: 3 seeds: done (")
+
+
+def _write_whole(folder: Path) -> None:
+    with atomic_dir(folder / "whole") as temporary:
+        (temporary / "x").touch()
+
+
+def _append(folder: Path) -> None:
+    append_jsonl(folder / "log.jsonl", {})
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EIO", "EMFILE", "ENFILE"])
+@pytest.mark.parametrize(
+    ("place", "write", "named"),
+    [
+        ("pathlib.Path.mkdir", lambda folder: ensure_dir(folder / "a" / "b"), "a/b"),
+        ("pathlib.Path.write_bytes", lambda folder: write_text(folder / "a.txt", "x"), "a.txt"),
+        ("unimoe.core.io._sync", lambda folder: write_text(folder / "a.txt", "x"), "a.txt"),
+        ("unimoe.core.io._sync", _write_whole, "whole"),
+        ("pathlib.Path.open", _append, "log.jsonl"),
+    ],
+    ids=["folder", "file", "sync", "whole folder", "log"],
+)
+def test_what_the_system_refuses_of_a_write_names_the_file_whatever_it_is(
+    code: str, place: str, write: Callable[[Path], object], named: str, tmp_path: Path
+) -> None:
+    number = getattr(errno, code)
+    with patch(place, side_effect=OSError(number, os.strerror(number))), pytest.raises(OSError, match=named) as refused:
+        write(tmp_path)
+    line = system_refusal(refused.value)
+    assert line is not None
+    assert line.exit_code == 3
+    assert re.fullmatch(rf"{re.escape(str(tmp_path / named))}: [^;]+; [^;]+", str(line))
+    assert not list(tmp_path.iterdir()), "nothing is left behind"

@@ -312,7 +312,7 @@ def test_predictions_of_mteb_are_runs_by_subset_and_split(tmp_path: Path) -> Non
 def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stored(tmp_path, RUN_FILES["parquet"])
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(UsageError, match=r"any: reading parquet needs pyarrow.*pip install 'unimoe\[frames\]'"):
+    with pytest.raises(UsageError, match=r"any: reading parquet needs pyarrow.*uv sync --extra frames"):
         unimoe.read_run(path)
 
 

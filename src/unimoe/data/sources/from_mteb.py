@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,24 @@ from unimoe.data.sources.beir_layout import is_beir_folder, read_beir
 
 
 def import_mteb() -> Any:
-    """Import the package ``mteb``, so that it keeps its files next to ours.
+    """Import the package ``mteb``, so that it keeps its files next to ours and leaves the process as it is.
 
-    The import takes seconds, seeds the global random generators and makes a result cache, which would be in the user's
-    home unless ``MTEB_CACHE`` says otherwise.
+    The import takes seconds, seeds the global random generators, adds a filter of warnings, and makes a result cache,
+    which would be in the user's home unless ``MTEB_CACHE`` says otherwise.
     """
-    os.environ.setdefault("MTEB_CACHE", str(cache_dir("mteb")))
-    import mteb
+    if "mteb" not in sys.modules:
+        from unimoe.data.mteb_names import random_state_kept
 
-    return mteb
+        before = os.environ.copy()
+        os.environ.setdefault("MTEB_CACHE", str(cache_dir("mteb")))
+        try:
+            with random_state_kept(), warnings.catch_warnings():
+                import_module("mteb")
+        finally:
+            for name in os.environ.keys() - before.keys():
+                del os.environ[name]
+            os.environ.update(before)
+    return sys.modules["mteb"]
 
 
 class MtebTasks(Source):

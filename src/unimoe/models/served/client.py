@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from unimoe.config.served import ServedConfig
+from unimoe.core.advice import install_extra
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.models.batching import ahead
 from unimoe.models.embedder import Advance
@@ -60,8 +61,7 @@ class Client:
             from unimoe.models.served.connection import Connection
         except ImportError as error:
             raise UsageError(
-                f"a model behind a server needs the package {error.name}; run: uv sync --extra served "
-                "(or pip install 'unimoe[served]')"
+                f"a model behind a server needs the package {error.name}; run: {install_extra('served')}"
             ) from None
         self._connection = Connection(self.url, _key(settings), settings)
         self._counting = threading.Lock()

@@ -92,7 +92,7 @@ class StudyRunner:
         tables += family.more_tables(results, chosen)
         for table in tables:
             table.write(folder)
-            stdout.print(table.to_rich(), crop=False)
+            stdout.print(table.to_rich())
             stdout.print(f"\nTable:  {folder / table.name}.md, .tex and .csv\n", soft_wrap=True)
         for name, figure in family.figures(chosen).items():
             from unimoe.analysis.figures.style import save  # seconds of imports, which few studies need

@@ -6,7 +6,6 @@ And the memory that a step of theirs takes.
 from __future__ import annotations
 
 import gc
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -341,7 +340,6 @@ def step_peak_bytes(method: Method, weight: Tensor, batch: PoolBatch) -> int:
 
 
 def _profiled(device: torch.device) -> profile:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the library writes a line to stderr at every start and end
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the profiler warns about its own internals
