@@ -23,6 +23,7 @@ from torch import nn
 
 from timing import on_each, seconds
 from unimoe.config.base import BUNDLED_ENCODER, EncoderConfig
+from unimoe.core.memory import keep_freed_memory
 from unimoe.data.catalog import available, load_collection
 from unimoe.models.bundled import bundled_encoder_folder
 from unimoe.models.device import choose_device, choose_dtype, describe_device
@@ -103,6 +104,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=128, help="documents of a round")
     parser.add_argument("--short", type=int, default=512, help="short texts of a round")
     options = parser.parse_args()
+    keep_freed_memory()  # as the commands do
     device = choose_device()
     name = "nfcorpus" if available("nfcorpus") else "apidocs"
     documents, short = samples(name, options.documents, options.short, options.rounds)

@@ -34,6 +34,7 @@ from transformers import Trainer, TrainingArguments
 from unimoe.config import Experiment
 from unimoe.config.base import Dtype
 from unimoe.config.files import load_experiment, overridden, parse_config
+from unimoe.core.memory import keep_freed_memory
 from unimoe.models.bundled import prepared_bundled_model
 from unimoe.models.device import choose_device, choose_dtype, describe_device
 from unimoe.models.loader import ModelLoader
@@ -241,6 +242,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=7, help="rounds are sized to end by then")
     parser.add_argument("--dtype", choices=("auto", "bfloat16", "float32"), default="auto")
     options = parser.parse_args()
+    keep_freed_memory()  # as the commands do
     start, device = time.perf_counter(), choose_device()
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(Path(folder), device, options.dtype)

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from unimoe.config import BM25Config, ModelConfig, PromptConfig
+from unimoe.core.memory import keep_freed_memory
 from unimoe.core.trec import Run, head
 from unimoe.data.catalog import available, load_collection
 from unimoe.data.collection import Collection
@@ -136,6 +137,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=6, help="rounds are sized to end by then")
     options = parser.parse_args()
+    keep_freed_memory()  # as the commands do
     device = choose_device()
     dtype = choose_dtype(device)
     name = "scifact" if available("scifact") else "apidocs"
