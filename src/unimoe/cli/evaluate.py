@@ -14,10 +14,12 @@ from unimoe.cli.options import (
     EngineSettings,
     MaxQueries,
     Override,
+    Shuffles,
     chosen_device,
     given_options,
     opened_engine,
     quiet_libraries,
+    refuse_shuffles,
     refuse_torchrun,
     with_engine,
 )
@@ -69,6 +71,7 @@ def evaluate(
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
     max_queries: MaxQueries = None,
+    shuffles: Shuffles = 0,
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +123,7 @@ def evaluate(
     with nullcontext(Engine()) if plan else opened_engine(where) as opened:
         chosen = chosen_device(where.here)
         if config and not named:
-            systems = table_systems(config, override or (), output_dir, chosen, opened)
+            systems = table_systems(config, override or (), output_dir, chosen, opened, shuffles)
         else:
             systems = chosen_systems(
                 _folders(checkpoint),
@@ -131,7 +134,9 @@ def evaluate(
                 output_dir=output_dir,
                 device=chosen,
                 engine=opened,
+                shuffles=shuffles,
             )
+        refuse_shuffles(shuffles, systems, mteb)
         data = chosen_data(
             systems,
             tier=eval_tier,
@@ -147,7 +152,7 @@ def evaluate(
             return
         given = given_options(
             config, override, model=model, name=name, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task,
-            max_queries=max_queries,
+            max_queries=max_queries, shuffles=shuffles or None,
         )  # fmt: skip
         run_evaluation(systems, data, chosen, opened, given)
     if not named:

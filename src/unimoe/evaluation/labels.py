@@ -27,7 +27,7 @@ from unimoe.models.embedder import Advance
 from unimoe.models.kinds import CROSS_ENCODER
 from unimoe.models.loader import weights_hash
 from unimoe.models.model import Model
-from unimoe.models.named import ADDRESSES, OPTION, ModelSettings, default_experiment, is_checkpoint
+from unimoe.models.named import OPTION, ModelSettings, default_experiment, is_checkpoint, is_served
 from unimoe.models.reranker import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.models.served.client import usage_text
 from unimoe.models.served.grader import HIGHEST, UNGRADED, chat_model
@@ -110,7 +110,7 @@ def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Gr
         experiment = default_experiment(name)
         model = experiment.model.model_copy(update={"max_length": config.max_length})
         model.model_fields_set.discard("max_length")  # that of pairs: an encoder, which grades none, has its own
-        served = served if name.partition(":")[0] in ADDRESSES else None
+        served = served if is_served(name) else None
         if served:
             engine.refuse_server()
             model = model.model_copy(update={"base": served.model})  # of the tokenizer, where the prompt is ours
