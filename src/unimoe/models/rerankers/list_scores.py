@@ -72,7 +72,8 @@ def list_scores_model(found: ModelFolder, settings: ModelSettings) -> Model:
     """Return a model that scores lists by its own code, which must be trusted."""
     config, architecture = settings.experiment.model, found.architecture
     if not config.trust_remote_code:
-        raise DataError(f"{found.name}: a {architecture}, which scores by code of its own; {TRUST}, or {ELSEWHERE}")
+        what = "a class that transformers does not have, so that its own code would be needed"
+        raise DataError(f"{found.name}: a {architecture}, {what}; {TRUST}, or {ELSEWHERE}")
     folder = find_folder(OPTION, found.name, config.revision, trust_remote_code=True)
 
     def load() -> Reranker:
