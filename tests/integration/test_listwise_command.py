@@ -118,7 +118,7 @@ def test_a_folder_writes_lists_in_each_order_a_run_and_continues(data: Path, tmp
     assert first.identity.base_model is not None
     assert first.identity.base_model.startswith("listwise:causal@")
     assert str(first.identity.prompt).startswith("rankzephyr(window=6,step=3,passes=1)@")
-    assert first.provenance.usage["windows"] == windows_of(tmp_path)
+    assert first.provenance.usage["answers"] == windows_of(tmp_path)
     assert first.provenance.usage["tokens"] > 0
     assert first.provenance.usage["unparsable answers"] <= windows_of(tmp_path)
     assert first.read_as.startswith("listwise: config.json: a Qwen3ForCausalLM; listwise.way permutation")

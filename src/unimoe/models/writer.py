@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,19 +25,6 @@ class Written(NamedTuple):
     usage: Mapping[str, float]
 
 
-class Writer(Protocol):
-    """Answers conversations, with the most probable words."""
-
-    def fits(self, conversation: Conversation, tokens: int) -> bool:
-        """Return whether a conversation leaves room for an answer of so many tokens."""
-
-    def size(self, conversation: Conversation) -> int:
-        """Return the tokens of a conversation, as far as they are known here."""
-
-    def write(self, conversation: Conversation, tokens: int, *, thinks: bool = False) -> Written:
-        """Return an answer of so many tokens at most; ``thinks`` says whether a model that can think does so."""
-
-
 class Continued(NamedTuple):
     """The tokens that follow a prompt, without the one that ends a text, and whether they ran out."""
 
@@ -51,6 +38,8 @@ class LocalWriter:
     ``max_length`` are the tokens of prompt and answer; None for as many as the model has positions for.
     """
 
+    at_once = 1
+
     def __init__(self, base: BaseModel, max_length: int | None = None) -> None:
         self._model, self.tokenizer = base.model, base.tokenizer
         stated = getattr(base.model.config.get_text_config(), "max_position_embeddings", None)
@@ -61,11 +50,7 @@ class LocalWriter:
         given = ends if isinstance(ends, list) else [ends]
         self._ends = sorted({end for end in (*given, base.tokenizer.eos_token_id) if end is not None})
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        device: torch.device = self._model.device
-        return device
+        self.place: torch.device = base.model.device
 
     def fits(self, conversation: Conversation, tokens: int) -> bool:
         """Return whether prompt and answer have a place in the model."""
@@ -76,7 +61,7 @@ class LocalWriter:
         return len(self._prompt(conversation, thinks=False))
 
     def write(self, conversation: Conversation, tokens: int, *, thinks: bool = False) -> Written:
-        """Return the answer to a conversation; see ``Writer``."""
+        """Return an answer of so many tokens at most; ``thinks`` says whether a model that can think does so."""
         prompt = self._prompt(conversation, thinks=thinks)
         (found,) = self.follow([prompt], tokens)
         text = self.tokenizer.decode(found.ids, skip_special_tokens=True)
@@ -91,7 +76,7 @@ class LocalWriter:
         ``budget`` are the tokens of a batch, prompts and answers; None for what suits the device.
         """
         found: dict[int, Continued] = {}
-        most = budget or default_token_budget(self.device)
+        most = budget or default_token_budget(self.place)
 
         def compute(batch: list[int]) -> list[Continued]:
             return self._batch([prompts[index] for index in batch], tokens, until)
@@ -106,8 +91,8 @@ class LocalWriter:
         from transformers import GenerationConfig, StoppingCriteriaList
 
         width, padding = max(map(len, prompts)), self._ends[0] if self._ends else 0
-        ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts], device=self.device)
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=self.device)
+        ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts], device=self.place)
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=self.place)
         # All that a model's own settings may change about the most probable words is named.
         how = GenerationConfig(  # type: ignore[no-untyped-call]
             max_new_tokens=tokens, do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,

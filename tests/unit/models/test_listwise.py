@@ -27,7 +27,8 @@ from unimoe.evaluation.tasks.rerank import rerank_collection, shuffled
 from unimoe.models.lists import DOUBLED, PARTIAL, UNPARSABLE, in_windows, read_best, read_permutation
 from unimoe.models.prompts.lists import Conversation, rank_gpt, shown
 from unimoe.models.reranker import ShardStore
-from unimoe.models.rerankers.listwise import ListwiseReranker, LocalListwiseReranker, ServedListwiseReranker
+from unimoe.models.rerankers.listwise import ListwiseReranker
+from unimoe.models.served.chat import ChatWriter
 from unimoe.models.writer import LocalWriter, Written
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
@@ -141,6 +142,8 @@ def test_settings_that_would_leave_documents_out_are_refused() -> None:
 class Oracle:
     """A writer that ranks by a key, and fails in given ways; it remembers what it was asked."""
 
+    place, at_once = "here", 1
+
     def __init__(self, says: Callable[[str], str], most: int = 10**9) -> None:
         self.says, self.most, self.asked = says, most, list[str]()
 
@@ -154,6 +157,11 @@ class Oracle:
         text = conversation[-1]["content"]
         self.asked.append(text)
         return Written(self.says(text), False, {"tokens": 7.0})
+
+
+def writing(says: Callable[[str], str], most: int = 10**9) -> Any:
+    """An oracle in the place of a model."""
+    return Oracle(says, most)
 
 
 def key_of(text: str) -> int:
@@ -184,7 +192,7 @@ def expected_order(query: str, size: int, step: int) -> list[str]:
 
 @pytest.mark.parametrize(("size", "step"), [(20, 10), (6, 3), (100, 50)])
 def test_a_run_has_the_order_of_hand_written_permutations(size: int, step: int) -> None:
-    reranker = ListwiseReranker(Oracle(permutation), ListwiseConfig(window=size, step=step))
+    reranker = ListwiseReranker(writing(permutation), ListwiseConfig(window=size, step=step))
     run = rerank_collection(reranker, COLLECTION, CANDIDATES).run
     for query in COLLECTION.queries:
         assert ranked(run[query]) == expected_order(query, size, step)
@@ -193,7 +201,7 @@ def test_a_run_has_the_order_of_hand_written_permutations(size: int, step: int) 
 
 def test_a_setwise_and_a_pairwise_run_find_the_best() -> None:
     for way in ("setwise", "pairwise"):
-        oracle = Oracle(lambda prompt: permutation(prompt).split(" > ")[0])
+        oracle = writing(lambda prompt: permutation(prompt).split(" > ")[0])
         reranker = ListwiseReranker(oracle, ListwiseConfig(way=way, passes=3))
         run = rerank_collection(reranker, COLLECTION, CANDIDATES).run
         for query, scores in run.items():
@@ -202,16 +210,16 @@ def test_a_setwise_and_a_pairwise_run_find_the_best() -> None:
 
 
 def test_a_model_that_prefers_the_first_place_changes_no_order_of_pairs() -> None:
-    reranker = ListwiseReranker(Oracle(lambda prompt: "[1]"), ListwiseConfig(way="pairwise"))
+    reranker = ListwiseReranker(writing(lambda prompt: "[1]"), ListwiseConfig(way="pairwise"))
     run = rerank_collection(reranker, COLLECTION, CANDIDATES).run
     assert {query: ranked(scores) for query, scores in run.items()} == {q: ranked(CANDIDATES[q]) for q in CANDIDATES}
 
 
 def test_repairs_are_counted_and_stand_in_the_result() -> None:
     answers = iter(["nothing", "[2]", "[2] > [2]"])
-    reranker = ListwiseReranker(Oracle(lambda prompt: next(answers)), ListwiseConfig(window=30))
+    reranker = ListwiseReranker(writing(lambda prompt: next(answers)), ListwiseConfig(window=30))
     found = rerank_collection(reranker, COLLECTION, CANDIDATES)
-    counted = {"tokens": 21.0, "windows": 3.0, UNPARSABLE: 1.0, PARTIAL: 2.0, DOUBLED: 1.0}
+    counted = {"tokens": 21.0, "answers": 3.0, UNPARSABLE: 1.0, PARTIAL: 2.0, DOUBLED: 1.0}
     assert found.usage == counted == dict(reranker.usage)
     assert "1 unparsable answers" in " ".join(found.notes)
     first, second, third = COLLECTION.queries
@@ -225,7 +233,7 @@ def test_the_order_that_a_model_reads_is_the_first_stages_whatever_the_mapping_h
     mixed = {query: dict(sorted(scores.items())) for query, scores in CANDIDATES.items()}
     asked = []
     for candidates in (CANDIDATES, mixed):
-        oracle = Oracle(permutation)
+        oracle = writing(permutation)
         rerank_collection(ListwiseReranker(oracle, ListwiseConfig()), COLLECTION, candidates)
         asked.append(oracle.asked)
     assert asked[0] == asked[1]
@@ -241,7 +249,7 @@ def test_another_order_is_another_shard_and_another_run(tmp_path: Path) -> None:
     assert len({str({q: ranked(row) for q, row in order.items()}) for order in [*orders, CANDIDATES]}) == 3
     store, runs = ShardStore(tmp_path, "f"), []
     for order in (None, 1, 2, 1):
-        reranker = ListwiseReranker(Oracle(permutation), ListwiseConfig(window=6))
+        reranker = ListwiseReranker(writing(permutation), ListwiseConfig(window=6))
         found = rerank_collection(reranker, COLLECTION, CANDIDATES, order=order, store=store)
         runs.append(found.run)
         assert found.first_stage is not None
@@ -250,13 +258,13 @@ def test_another_order_is_another_shard_and_another_run(tmp_path: Path) -> None:
 
 
 def test_a_window_that_does_not_fit_loses_words_of_its_documents() -> None:
-    oracle = Oracle(permutation, most=200)
+    oracle = writing(permutation, most=200)
     reranker = ListwiseReranker(oracle, ListwiseConfig(window=25))
     found = rerank_collection(reranker, COLLECTION, CANDIDATES)
     assert found.usage["shortened windows"] == 3
     assert all(len(text.split()) < 6 for prompt in oracle.asked for text in texts_in(prompt))
     with pytest.raises(DataError, match=r"does not fit into the model; lower listwise\.window"):
-        rerank_collection(ListwiseReranker(Oracle(permutation, most=20), ListwiseConfig()), COLLECTION, CANDIDATES)
+        rerank_collection(ListwiseReranker(writing(permutation, most=20), ListwiseConfig()), COLLECTION, CANDIDATES)
 
 
 def test_a_conversation_of_rank_gpt_names_each_document_once() -> None:
@@ -302,12 +310,12 @@ class TestLocalWriter:
     def test_a_local_reranker_orders_every_list(self) -> None:
         writer = LocalWriter(tiny_base(layers=2))
         for template in ("rankzephyr", "rankgpt"):
-            reranker = LocalListwiseReranker(writer, ListwiseConfig(window=5, template=template, words=4))
+            reranker = ListwiseReranker(writer, ListwiseConfig(window=5, template=template, words=4))
             found = rerank_collection(reranker, COLLECTION, CANDIDATES)
             assert all(
                 sorted(scores.values()) == [-float(r) for r in range(25, 0, -1)] for scores in found.run.values()
             )
-            assert found.usage["windows"] == 3 * 11
+            assert found.usage["answers"] == 3 * 11
             shards = [reranker.prepare([("why", "because")] * 5)]
             assert reranker.tokens_of(shards) > 5 * 8
 
@@ -328,15 +336,21 @@ def served_experiment(folder: Path, **served: Any) -> Experiment:
     return tiny_experiment(folder).model_copy(update=update)
 
 
+def served(url: str, experiment: Experiment) -> ListwiseReranker:
+    """A reranker of the server."""
+    return ListwiseReranker(ChatWriter.named("listwise:", url, experiment.served), experiment.listwise, "lists")
+
+
 def test_a_server_gives_the_run_of_the_reference_and_its_cost(server: ModelServer, tmp_path: Path) -> None:
     experiment = served_experiment(tmp_path, price_per_million_tokens=2.0, revision="one")
-    reranker = ServedListwiseReranker(server.base("chat"), experiment)
+    reranker = served(server.base("chat"), experiment)
     planned = reranker.asked(COLLECTION, CANDIDATES)
+    assert planned is not None
     assert server.asked == [], "a plan pays nothing"
     found = rerank_collection(reranker, COLLECTION, CANDIDATES)
     for query in COLLECTION.queries:
         assert ranked(found.run[query]) == expected_order(query, 10, 5)
-    assert planned.requests == found.usage["requests"] == found.usage["windows"] == len(server.asked) == 12
+    assert planned.requests == found.usage["requests"] == found.usage["answers"] == len(server.asked) == 12
     tokens = sum(len(body["messages"][0]["content"]) for _, body in server.asked)
     assert found.usage["price"] == pytest.approx(2e-6 * found.usage["tokens"])
     assert found.usage["tokens"] == tokens
@@ -354,7 +368,7 @@ def test_a_server_that_fails_loses_nothing_and_is_paid_for_nothing_twice(server:
     tries = 0
     while True:
         tries += 1
-        reranker = ServedListwiseReranker(server.base("chat"), experiment)
+        reranker = served(server.base("chat"), experiment)
         try:
             found = rerank_collection(reranker, COLLECTION, CANDIDATES, store=store)
             break
@@ -369,15 +383,13 @@ def test_a_server_that_fails_loses_nothing_and_is_paid_for_nothing_twice(server:
 
 def test_a_server_that_ranks_nothing_is_refused(server: ModelServer, tmp_path: Path) -> None:
     server.says = lambda messages: "Sorry."
-    with pytest.raises(DataError, match="gives no order of the probe texts"):
-        _ = ServedListwiseReranker(server.base("chat"), served_experiment(tmp_path)).identity
+    with pytest.raises(DataError, match="gives no answer that can be read for listwise about the probe texts"):
+        _ = served(server.base("chat"), served_experiment(tmp_path)).identity
     with pytest.raises(UsageError, match="does not write; use chat"):
-        ServedListwiseReranker(server.base("tei"), served_experiment(tmp_path, api="tei"))
+        served(server.base("tei"), served_experiment(tmp_path, api="tei"))
 
 
 def test_an_error_names_the_query(server: ModelServer, tmp_path: Path) -> None:
     server.fails = lambda body: "too long"
     with pytest.raises((DataError, InputError), match=r"query 'q0'.*maximum context length"):
-        rerank_collection(
-            ServedListwiseReranker(server.base("chat"), served_experiment(tmp_path)), COLLECTION, CANDIDATES
-        )
+        rerank_collection(served(server.base("chat"), served_experiment(tmp_path)), COLLECTION, CANDIDATES)

@@ -24,14 +24,25 @@ def _choice(value: Any, index: int) -> _Choice:
 
 
 class ChatWriter:
-    """Writes by a server's chat model; ``client`` counts what all of its answers cost. See ``Writer``."""
+    """Writes by a server's chat model; ``client`` counts what all of its answers cost. Otherwise a ``LocalWriter``."""
+
+    place = "a server"
 
     def __init__(self, url: str, settings: ServedConfig) -> None:
         api: API = APIS[settings.api]
         if api.chat is None:
             raise UsageError(f"served.api {settings.api}: it does not write; use chat")
         self.client = Client(url, settings)
+        self.at_once = settings.requests_in_flight
         self._endpoint = replace(api.chat, rows=Rows("choices", None))
+
+    @classmethod
+    def named(cls, kind: str, url: str, settings: ServedConfig | None) -> ChatWriter:
+        """Return the writer at an address that a model's name holds after its kind."""
+        if settings is None:
+            how = "--set served.api=chat --set served.model=NAME"
+            raise UsageError(f"--model {kind}{url}: say what it serves with {how}")
+        return cls(url, settings)
 
     def fits(self, conversation: Conversation, tokens: int) -> bool:
         """Return whether ``served.max_length`` holds a conversation, at about four characters a token."""
