@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from support import scripts, tiny_models
 from support.model_server import ModelServer, serve
 from support.toy_collections import invented, write_invented
 
+from unimoe.config import BM25Config
+from unimoe.config.listwise import ListwiseConfig
 from unimoe.core.trec import ranked
 from unimoe.data.catalog import load_collection
+from unimoe.models.lists import in_windows
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.results import EvalResult, read_result
+from unimoe.retrieval.bm25 import bm25_run
+from unimoe.studies.common.study import load_study
+from unimoe.studies.cross_encoder.data import collection_lists
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
 
@@ -205,3 +212,35 @@ def test_what_cannot_be_shuffled_is_refused(data: Path, tmp_path: Path) -> None:
     scripts.assert_refused(alone, 2, "--shuffles 2: it score", "leave it out")
     wrong = evaluate(data, "listwise:causal", tmp_path, "--set", "listwise.window=4", "--set", "listwise.step=5")
     scripts.assert_refused(wrong, 2, "listwise", "step 5 leaves out documents")
+
+
+def test_the_lists_of_a_server_become_lists_to_train_on(data: Path, tmp_path: Path, server: ModelServer) -> None:
+    model = ["--model", f"listwise:{server.base('chat')}", "--set", "listwise.window=6", *SERVED]
+    sampling = ["--set", "split=test", "--set", "test_split=null", "--set", "sampling.queries=3", "--depth", "8"]
+    sampling += ["--set", "sampling.min_words=1", "--set", "sampling.letters=0"]
+    given = ["--dataset", "path:toy", *model]
+    done = scripts.successful(scripts.call_unimoe("label", *given, *sampling, "--output-dir", str(tmp_path / "lists")))
+    labelled = load_collection(f"path:{tmp_path / 'lists'}", "train")
+    documents = sum(len(row) + 1 for row in labelled.qrels.values())  # the last of a list has no grade
+    assert f"lists 3 of {documents} documents, by rank" in " ".join(done.stdout.split())
+    candidates = bm25_run(labelled, 8, BM25Config())
+    lists = collection_lists(labelled, candidates, None, None).lists
+    assert len(lists) == 3
+    for one in lists:
+        found = candidates[one.query_id]
+        assert one.labels == tuple(float(place) for place in reversed(range(len(found))))
+        keys = {labelled.corpus[key].full_text: key for key in found}
+        first = ranked(found)
+        last_letters = [" ".join(labelled.corpus[key].full_text.split())[::-1] for key in first]
+        by_letters = partial(sorted, key=last_letters.__getitem__)
+        expected = in_windows(len(found), by_letters, ListwiseConfig(window=6).reading, settles=False)
+        assert [keys[text] for text in one.documents] == [first[place] for place in expected]
+    scripts.successful(evaluate(data, "listwise:causal", tmp_path / "run"))
+    run = tmp_path / "run" / "it" / "seed_0" / "runs" / "reranking" / "toy.trec"
+    pooled = scripts.call_unimoe("label", "--runs", str(run), *given, "--output", str(tmp_path / "llm.qrels"))
+    scripts.assert_refused(pooled, 2, "orders lists, which says nothing of one document", "without --runs")
+
+
+def test_the_study_of_lists_can_be_read() -> None:
+    study = load_study(Path("studies/distilled_lists"))
+    assert [*study.arms] == ["order", "best"]

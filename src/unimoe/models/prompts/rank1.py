@@ -33,7 +33,7 @@ class Rank1Template:
 class ThinkingTemplate(ChatTemplate):
     """The chat template of a model that thinks, with its thought begun."""
 
-    thinks = True
+    thinks, after_thought = True, "\n\n"
 
     def conversation(self, tokenizer: Any) -> tuple[str, str]:
         """Return what is around the user's message."""

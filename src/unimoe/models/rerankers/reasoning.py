@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from unimoe.config import TEMPLATES
 from unimoe.config.listwise import ListwiseConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
@@ -121,8 +122,9 @@ def reasoning_model(name: str, settings: ModelSettings) -> Model:
         writer = ChatWriter.named(f"{REASONING}:", name, settings.experiment.served)
         return ThoughtGrader(writer, how, graded).served()
     refuse_own_code(config)
-    prompt, own = settings.experiment.prompt, {"template": "rank1"}
-    prompt = prompt if "template" in prompt.model_fields_set else prompt.model_copy(update=own)
+    prompt = settings.experiment.prompt
+    if not hasattr(TEMPLATES[prompt.template], "after_thought"):  # it asks for an answer at once
+        prompt = prompt.model_copy(update={"template": "rank1"})
     named = f"{prompt_name(prompt, config.max_length)}-{thought}" if how.answer == "margin" else graded
 
     def load() -> Reranker:
