@@ -14,6 +14,10 @@ from unimoe.config.listwise import ListReading
 
 UNPARSABLE, PARTIAL, DOUBLED = "unparsable answers", "partial answers", "doubled answers"
 TRUNCATED = "truncated thoughts"
+ANSWERS, SHORTENED = "answers", "shortened windows"
+COUNTS = ("tokens", ANSWERS, UNPARSABLE, PARTIAL, DOUBLED, SHORTENED, TRUNCATED)
+"""What rerankers that write on this machine count."""
+
 END_OF_THOUGHT = "</think>"
 
 Reorder = Callable[[Sequence[int]], Sequence[int]]

@@ -19,7 +19,7 @@ from unimoe.models.base import base_identity, load_base, refuse_own_code
 from unimoe.models.embedder import Advance
 from unimoe.models.folder import find_folder
 from unimoe.models.kinds import LISTWISE
-from unimoe.models.lists import Reorder, in_windows, read_best, read_permutation
+from unimoe.models.lists import ANSWERS, SHORTENED, Reorder, in_windows, read_best, read_permutation
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.named import OPTION, ModelSettings, is_served, register_model
 from unimoe.models.prompts import well_formed
@@ -71,7 +71,7 @@ class ListwiseReranker(WritingReranker):
             def count(window: Sequence[int]) -> Sequence[int]:
                 conversation, tokens = self._fitted(query, [documents[number] for number in window], Counter())
                 size = self.writer.size(conversation) + self.thought + tokens
-                counts.update(answers=both, tokens=both * size)
+                counts.update({ANSWERS: both, "tokens": both * size})
                 return window
 
             return count
@@ -79,7 +79,7 @@ class ListwiseReranker(WritingReranker):
         for query, group in groupby(prepared, itemgetter(0)):
             documents = [document for _, document in group]
             self._order(len(documents), asked(query, documents))
-        return counts["answers"], counts["tokens"]
+        return counts[ANSWERS], counts["tokens"]
 
     def _order(self, count: int, reorder: Reorder) -> list[int]:
         settings = self.settings
@@ -112,7 +112,7 @@ class ListwiseReranker(WritingReranker):
                 raise InputError(0, "the window does not fit into the model; lower listwise.window or listwise.thought")
             words = words * 3 // 4 or 1
             conversation = prompt(query, [" ".join(text.split()[:words]) for text in texts])
-        usage.update(["shortened windows"] * (words < self.settings.words))
+        usage.update([SHORTENED] * (words < self.settings.words))
         return conversation, tokens
 
 

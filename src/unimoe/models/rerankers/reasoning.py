@@ -20,7 +20,7 @@ from unimoe.data.collection import Collection
 from unimoe.models.base import base_identity, load_base, refuse_own_code
 from unimoe.models.embedder import Advance
 from unimoe.models.kinds import REASONING
-from unimoe.models.lists import END_OF_THOUGHT, TRUNCATED, UNPARSABLE
+from unimoe.models.lists import ANSWERS, END_OF_THOUGHT, TRUNCATED, UNPARSABLE
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.named import ModelSettings, is_served, register_model
 from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed
@@ -88,7 +88,7 @@ class ThoughtMargin(WritingReranker):
     def scored(self, prepared: Sequence[list[int]], usage: Counter[str], advance: Advance | None) -> list[float]:
         """Return the margin of each prompt after its thought; cut thoughts are counted."""
         thoughts = self.writer.follow(prepared, self.thought, END_OF_THOUGHT)
-        usage.update({"answers": len(prepared)})
+        usage.update({ANSWERS: len(prepared)})
         usage.update([TRUNCATED for one in thoughts if one.cut])
         sequences = [[*prompt, *self._closed(one)] for prompt, one in zip(prepared, thoughts, strict=True)]
         usage.update({"tokens": sum(map(len, sequences))})

@@ -18,7 +18,7 @@ from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.data.mteb_names import TaskSize
 from unimoe.models.embedder import Advance
-from unimoe.models.lists import TRUNCATED, UNPARSABLE, answer_after_thought
+from unimoe.models.lists import ANSWERS, TRUNCATED, UNPARSABLE, answer_after_thought
 from unimoe.models.model import Model
 from unimoe.models.prompts.lists import Conversation
 from unimoe.models.reranker import Candidates, Reranker, Shards, ShardScores, ShardStore, TextPair, pair_texts
@@ -91,7 +91,7 @@ class WritingReranker(Reranker):
     def ask(self, conversation: Conversation, tokens: int, usage: Counter[str]) -> str | None:
         """Return the answer to a conversation, after its thought; None where the thought has no end."""
         written = self._kept(conversation, self.thought + tokens)
-        usage.update({**written.usage, "answers": 1})
+        usage.update({**written.usage, ANSWERS: 1})
         cut = written.cut and self.thought > 0
         usage.update({TRUNCATED: 1} if cut else {})
         return None if cut else answer_after_thought(written.text)
@@ -136,7 +136,7 @@ class WritingReranker(Reranker):
         assert isinstance(self.writer, ChatWriter)  # noqa: S101 - as above
         counts = Counter[str]()
         scores = self.scored(self.prepare(PROBE_PAIRS), counts, None)
-        if counts[UNPARSABLE] == counts["answers"]:
+        if counts[UNPARSABLE] == counts[ANSWERS]:
             said = f"gives no answer that can be read for {self.kind} about the probe texts; serve a model that does"
             raise DataError(self.writer.client.named(said))
         return scores
