@@ -23,6 +23,7 @@ from unimoe.data.catalog import load_collection
 from unimoe.models.lists import in_windows
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.results import EvalResult, read_result
+from unimoe.results.folder import load_all_results
 from unimoe.retrieval.bm25 import bm25_run
 from unimoe.studies.common.study import load_study
 from unimoe.studies.cross_encoder.data import collection_lists
@@ -244,3 +245,19 @@ def test_the_lists_of_a_server_become_lists_to_train_on(data: Path, tmp_path: Pa
 def test_the_study_of_lists_can_be_read() -> None:
     study = load_study(Path("studies/distilled_lists"))
     assert [*study.arms] == ["order", "best"]
+
+
+def test_a_table_of_systems_has_their_orders_in_pairs(data: Path, tmp_path: Path) -> None:
+    tiny_models.save_tiny_model(tmp_path / "other", "qwen3", layers=2, seed=1)
+    systems = {"a": "listwise:causal", "b": f"listwise:{tmp_path / 'other'}", "ce": "cross-encoder:ce"}
+    evaluation = {"datasets": ["path:toy"], "depth": 8, "systems": systems}
+    table = {"name": "t", "model": {"base": "causal", "dtype": "float32"}, "evaluation": evaluation}
+    (tmp_path / "t.yaml").write_text(json.dumps(table | {"listwise": {"words": 3, "window": 4}}))
+    given = ["--config", str(tmp_path / "t.yaml"), "--output-dir", str(tmp_path / "out"), "--shuffles", "2"]
+    done = scripts.successful(scripts.evaluate(data, *given))
+    held = load_all_results(tmp_path / "out")
+    assert {arm: sorted(seeds, key=str) for arm, seeds in held.items()} == {
+        "a": [0, 1, 2], "b": [0, 1, 2], "ce": [None], "bm25": [None]
+    }  # fmt: skip
+    assert held.seeds_pair(["a", "b"], ["reranking/toy"])
+    assert "a" in done.stdout

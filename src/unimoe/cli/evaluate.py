@@ -42,8 +42,9 @@ def evaluate(
         str | None,
         typer.Option(
             help="Any model: a hub id or folder of a causal language model, cross-encoder:NAME, monot5:NAME, "
-            "rankllama:NAME, encoder:NAME, bundled:NAME, python:MODULE:FUNCTION, a checkpoint folder, or a server's "
-            "address, https://HOST/v1, with --set served.api=API --set served.model=NAME."
+            "rankllama:NAME, listwise:NAME, reasoning:NAME, encoder:NAME, bundled:NAME, python:MODULE:FUNCTION, a "
+            "checkpoint folder, or a server's address, https://HOST/v1, with --set served.api=API --set "
+            "served.model=NAME."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name in results; with --model, by default the model's.")] = None,
