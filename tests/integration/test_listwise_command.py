@@ -208,6 +208,18 @@ def test_orders_are_compared_in_the_place_of_seeds(data: Path, tmp_path: Path) -
     scripts.assert_refused(alone, 2, "--shuffles 2: ", "score each pair alone")
 
 
+def test_a_plan_counts_the_tokens_of_whole_lists(data: Path, tmp_path: Path) -> None:
+    plan = scripts.successful(evaluate(data, "listwise:causal", tmp_path / "plan", "--plan", "--price-per-hour", "2"))
+    scripts.successful(evaluate(data, "listwise:causal", tmp_path))
+    (total,) = (line for line in plan.stdout.splitlines() if line.startswith("total: "))
+    tokens = int(total.split()[1].replace(",", ""))
+    used = result(tmp_path, 0).provenance.usage
+    longest = 8 * sum(map(len, run_of(tmp_path, 0).values()))
+    assert used["tokens"] <= tokens <= used["tokens"] + longest
+    assert " tokens, " in total
+    assert " at 2 an hour" in total
+
+
 def test_what_cannot_be_shuffled_is_refused(data: Path, tmp_path: Path) -> None:
     alone = evaluate(data, "yes-no:causal", tmp_path, "--shuffles", "2")
     scripts.assert_refused(alone, 2, "--shuffles 2: it score", "leave it out")
@@ -261,3 +273,32 @@ def test_a_table_of_systems_has_their_orders_in_pairs(data: Path, tmp_path: Path
     }  # fmt: skip
     assert held.seeds_pair(["a", "b"], ["reranking/toy"])
     assert "a" in done.stdout
+
+
+OWN = """
+from unimoe.models.reranker import Reranker
+
+class Reversing(Reranker):
+    identity, reads_order = "reversing, version 1", True
+
+    def score(self, prepared, advance=None):
+        return [float(place) for place, _ in enumerate(prepared)]
+
+own = Reversing()
+"""
+
+
+def test_a_reranker_of_ones_own_that_reads_the_order_has_a_run_for_each(data: Path, tmp_path: Path) -> None:
+    (data / "my_reversing.py").write_text(OWN)
+    scripts.successful(evaluate(data, "python:my_reversing:own", tmp_path, "--shuffles", "1"))
+    bm25 = (tmp_path / "bm25" / "seed_none" / "runs" / "reranking" / "toy.trec").read_text().splitlines()
+    first: dict[str, list[str]] = {}
+    for line in bm25:
+        first.setdefault(line.split()[0], []).append(line.split()[2])
+    found = run_of(tmp_path, 0)
+    # BM25's candidates in its order, whose last document has now the highest score.
+    assert {query: keys[::-1] for query, keys in found.items()} == first
+    assert {query: sorted(keys) for query, keys in run_of(tmp_path, 1).items()} == {
+        q: sorted(k) for q, k in first.items()
+    }
+    assert run_of(tmp_path, 1) != found
