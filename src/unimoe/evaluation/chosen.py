@@ -65,7 +65,7 @@ def chosen_systems(
 
     There are checkpoints, or a ``model`` by name (``systems.named``) with its ``name`` in results, or none of both for
     the untrained base model of the ``config``. It counts in place of the checkpoint's or model's settings, which
-    ``overrides``, ``key=value`` strings, change where no config is given. Results go beside each checkpoint unless an
+    ``overrides``, ``key=value`` strings, change where no config is given. Results go next to each checkpoint unless an
     ``output_dir`` is given. A system that reads candidates in an order is there once for that of the first stage, and
     for as many random ones as ``shuffles``.
     """

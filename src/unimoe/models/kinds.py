@@ -17,7 +17,7 @@ WRITING = (LISTWISE, REASONING)
 """Kinds of models that write an answer, whose names may also be an address of a server."""
 
 OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA, *WRITING)
-"""Kinds whose names are hub ids or folders."""
+"""Kinds with hub ids or folders as names."""
 
 Stated = tuple[str, str]
 """A kind, empty where nothing loads it, and what says so."""

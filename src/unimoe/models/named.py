@@ -100,7 +100,7 @@ def named_model(name: str, settings: ModelSettings) -> tuple[Model, Experiment]:
     """
     given, rest = split_name(name)
     experiment, what, folder = settings.experiment, f"{name} raised", None
-    if not is_served(name):  # there the base model is the one whose tokenizer makes token ids
+    if not is_served(name):  # there the base model is the one with the tokenizer that makes token ids
         base = experiment.model.model_copy(update={"base": rest})
         experiment = experiment.model_copy(update={"model": base})
     if given in ("", *OF_FOLDERS) and not is_served(name):

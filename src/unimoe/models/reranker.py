@@ -229,7 +229,7 @@ def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[
     """Cut the candidate pairs of a collection's queries into shards, each pair once.
 
     By ``length`` a shard has pairs of similar length, by ``ranked`` the ranking of a query. Else it has whole prefix
-    groups, the pairs whose prompts begin alike: those of a query where the order is ``query_first``, those of a
+    groups, the pairs of prompts that begin alike: those of a query where the order is ``query_first``, those of a
     document where it is ``document_first``. Such a shard ends with the group that brings its text to its size.
     """
     order, size = how
