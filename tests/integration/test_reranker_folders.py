@@ -156,7 +156,7 @@ JINA = ["a JinaForRanking", *OWN_CODE]
         ("cross-encoder:named", [], 3, ["named/config.json: its labels 'cat' and 'dog' do not tell"]),
         ("jina", [], 3, JINA),
         ("cross-encoder:jina", [], 3, JINA),
-        ("jina", ["model.trust_remote_code=true"], 3, JINA),
+        ("jina", ["model.trust_remote_code=true"], 3, ["jina: cannot be loaded as a JinaForRanking", "modeling.py"]),
         ("own-causal", [], 3, ["own-causal", "a MineForCausalLM", *OWN_CODE]),
         ("layerwise", [], 3, ["layerwise", "model.trust_remote_code"]),
         ("cross-encoder:own-ce", [], 3, ["own-ce: a MineForSequenceClassification", *OWN_CODE]),

@@ -47,7 +47,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "/cohere/v2/rerank": {**_RANKING, "top_n": int},
     "/jina/v1/rerank": {**_RANKING, "top_n": int, "return_documents": False},
     "/openai/v1/embeddings": {"model": str, "input": list, "encoding_format": "float"},
-    "/chat/v1/chat/completions": {"model": str, "messages": list, "temperature": 0, "max_tokens": 16},
+    "/chat/v1/chat/completions": {"model": str, "messages": list, "temperature": 0, "max_tokens": int},
     "/mteb/v1/rerank": _RANKING,  # what mteb's wrapper sends
 }  # fmt: skip
 """Of a request to each path, the fields with their type, or the one value that they may have."""
@@ -140,7 +140,9 @@ class ModelServer:
             messages = body["messages"]
             said = self.says(messages)
             text = str(words_shared(messages[0]["content"])) if said is None else said
-            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+            reason = "length" if len(text.split()) > body["max_tokens"] else "stop"
+            text = " ".join(text.split()[: body["max_tokens"]])
+            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
             return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}
         if path in {"/tei/embed", "/openai/v1/embeddings"}:
             with self.lock:

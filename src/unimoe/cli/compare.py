@@ -11,7 +11,17 @@ from typing import Annotated, Any, Literal
 import typer
 
 import unimoe
-from unimoe.cli.options import Depth, Device, Iterations, MaxQueries, Override, RelevanceLevel, ResamplingSeed, Threads
+from unimoe.cli.options import (
+    Depth,
+    Device,
+    Iterations,
+    MaxQueries,
+    Override,
+    RelevanceLevel,
+    ResamplingSeed,
+    Shuffles,
+    Threads,
+)
 from unimoe.core.console import stderr
 from unimoe.core.errors import UsageError
 
@@ -190,6 +200,7 @@ class Options:
     config: Annotated[Path | None, typer.Option(help="Settings of the models and their evaluation.")] = None
     override: Override = None
     max_queries: MaxQueries = None
+    shuffles: Shuffles = 0
     models_dir: Annotated[
         Path | None, typer.Option(help="Where models' results go, a folder each; by default outputs/compare.")
     ] = None

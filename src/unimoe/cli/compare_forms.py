@@ -64,6 +64,7 @@ def run(options: Options) -> int:
         config=options.config,
         override=options.override,
         max_queries=options.max_queries,
+        shuffles=options.shuffles or None,
         device=options.device,
         threads=options.threads,
     )

@@ -14,10 +14,12 @@ from unimoe.cli.options import (
     EngineSettings,
     MaxQueries,
     Override,
+    Shuffles,
     chosen_device,
     given_options,
     opened_engine,
     quiet_libraries,
+    refuse_shuffles,
     refuse_torchrun,
     with_engine,
 )
@@ -40,8 +42,9 @@ def evaluate(
         str | None,
         typer.Option(
             help="Any model: a hub id or folder of a causal language model, cross-encoder:NAME, monot5:NAME, "
-            "rankllama:NAME, encoder:NAME, bundled:NAME, python:MODULE:FUNCTION, a checkpoint folder, or a server's "
-            "address, https://HOST/v1, with --set served.api=API --set served.model=NAME."
+            "rankllama:NAME, listwise:NAME, reasoning:NAME, encoder:NAME, bundled:NAME, python:MODULE:FUNCTION, a "
+            "checkpoint folder, or a server's address, https://HOST/v1, with --set served.api=API --set "
+            "served.model=NAME."
         ),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name in results; with --model, by default the model's.")] = None,
@@ -69,6 +72,7 @@ def evaluate(
     ] = None,
     task: Annotated[str | None, typer.Option(help="Only reranking, or only embedding.")] = None,
     max_queries: MaxQueries = None,
+    shuffles: Shuffles = 0,
     output_dir: Annotated[
         Path | None,
         typer.Option(
@@ -120,7 +124,7 @@ def evaluate(
     with nullcontext(Engine()) if plan else opened_engine(where) as opened:
         chosen = chosen_device(where.here)
         if config and not named:
-            systems = table_systems(config, override or (), output_dir, chosen, opened)
+            systems = table_systems(config, override or (), output_dir, chosen, opened, shuffles)
         else:
             systems = chosen_systems(
                 _folders(checkpoint),
@@ -131,7 +135,9 @@ def evaluate(
                 output_dir=output_dir,
                 device=chosen,
                 engine=opened,
+                shuffles=shuffles,
             )
+        refuse_shuffles(shuffles, systems, mteb)
         data = chosen_data(
             systems,
             tier=eval_tier,
@@ -147,7 +153,7 @@ def evaluate(
             return
         given = given_options(
             config, override, model=model, name=name, eval_tier=eval_tier, datasets=datasets, mteb=mteb, task=task,
-            max_queries=max_queries,
+            max_queries=max_queries, shuffles=shuffles or None,
         )  # fmt: skip
         run_evaluation(systems, data, chosen, opened, given)
     if not named:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unimoe.cli.options import chosen_device, given_options, quiet_libraries, refuse_torchrun
+from unimoe.cli.options import chosen_device, given_options, quiet_libraries, refuse_shuffles, refuse_torchrun
 from unimoe.core.console import stdout
 from unimoe.core.errors import DataError
 
@@ -20,6 +20,7 @@ class ModelOptions:
     Attributes:
         output_dir: where models' results go, a folder each.
         datasets: collections by name, with commas between them; None for the tier.
+        shuffles: random orders of the candidates for models that read them in an order; None for none.
     """
 
     output_dir: Path
@@ -30,6 +31,7 @@ class ModelOptions:
     max_queries: int | None = None
     device: str | None = None
     threads: int | None = None
+    shuffles: int | None = None
 
     def given(self) -> list[str]:
         """Return the options that say what models are evaluated on and how, where they are set."""
@@ -39,6 +41,7 @@ class ModelOptions:
             "--config": self.config,
             "--set": self.override,
             "--max-queries": self.max_queries,
+            "--shuffles": self.shuffles,
             "--device": self.device,
             "--threads": self.threads,
         }
@@ -80,14 +83,16 @@ def reranked(names: Sequence[str], options: ModelOptions, command: str) -> list[
             output_dir=options.output_dir / safe_name(name),
             device=device,
             engine=engine,
+            shuffles=options.shuffles or 0,
         )
         datasets = split_names(options.datasets or "")
         data = chosen_data(systems, tier=tier, datasets=datasets, task="reranking", max_queries=options.max_queries)
         given = given_options(
             options.config, override, model=name, eval_tier=tier, datasets=options.datasets, task="reranking",
-            max_queries=options.max_queries,
+            max_queries=options.max_queries, shuffles=options.shuffles,
         )  # fmt: skip
         work.append((systems, data, given))
+    refuse_shuffles(options.shuffles or 0, [system for systems, _, _ in work for system in systems])
     use_threads(options.threads)
     stdout.quiet, before = True, stdout.quiet
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from unimoe.cluster.processes import Processes
     from unimoe.config import DenseExperiment, Experiment
+    from unimoe.evaluation.system import System
 
     E = TypeVar("E", Experiment, DenseExperiment)
 
@@ -38,6 +39,15 @@ Threads = Annotated[
 OutputDir = Annotated[Path | None, typer.Option(help="The experiment's folder; by default the config's output_dir.")]
 MaxQueries = Annotated[
     int | None, typer.Option(min=1, help="Score at most this many queries of each dataset; results say so.")
+]
+Shuffles = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=9,
+        help="Let models that read all candidates of a query together read them in so many random orders too, each as "
+        "a run, so that intervals hold for other orders.",
+    ),
 ]
 Iterations = Annotated[int, typer.Option(min=1, help="Bootstrap resamples and permutations.")]
 ResamplingSeed = Annotated[int, typer.Option("--resampling-seed", min=0, help="Seed of the resampling.")]
@@ -65,6 +75,18 @@ def given_options(config: Path | None, override: Sequence[str] | None, **options
     given = {name: value for name, value in options.items() if value is not None and value is not False}
     named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items()]
     return [*([f"--config {config}"] if config else []), *named, *(f"--set {text}" for text in override or [])]
+
+
+def refuse_shuffles(shuffles: int, systems: Iterable[System], mteb: str | None = None) -> None:
+    """Refuse random orders of candidates where no system reads them in an order, or where MTEB gives them."""
+    if shuffles and mteb:
+        raise UsageError("--shuffles is for collections, not for tasks of MTEB; leave it out, or name --dataset")
+    names = {system.name: system.order for system in systems}
+    if shuffles and all(order is None for order in names.values()):
+        raise UsageError(
+            f"--shuffles {shuffles}: {' and '.join(names)} score each pair alone, so that every order gives the same; "
+            "leave it out"
+        )
 
 
 def placed(experiment: E, output_dir: Path | None) -> E:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from unimoe.cli.models import ModelOptions, reranked
 from unimoe.cli.run_files import PLACE, WILDCARD, Pattern
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import named_errors
-from unimoe.results import arm_dir, qrels_path, read_result, result_paths, run_beside
+from unimoe.results import arm_dir, qrels_path, read_result, result_paths, run_beside, seed_name
 from unimoe.results.comparability import refuse_other_data
 
 _MODEL = re.compile(r"[a-z][a-z0-9\-]+:")  # such as cross-encoder:FOLDER
@@ -69,7 +70,7 @@ def as_run_files(
             patterns.append(pattern)
             continue
         name = pattern.name or read_result(result).config_name
-        patterns.append(replace(pattern, name=name, path=str(run_beside(result).parent / f"{PLACE}.trec")))
+        patterns.append(replace(pattern, name=name, path=_runs(result, options.shuffles or 0)))
     judged = [(first[key], read_result(first[key])) for key in keys]
     names = [(path.stem, qrels_path(path.parents[4], held.dataset, held.identity.split)) for path, held in judged]
     return patterns, [f"{name}={qrels}" for name, qrels in names]
@@ -84,6 +85,15 @@ def _scored(paths: Sequence[str], datasets: Sequence[str], options: ModelOptions
         return scored | dict(zip(models, reranked(models, options, "compare"), strict=True))
     except DataError as error:  # an evaluation advises as if it were a command; --output-dir is of comparisons here
         raise DataError(str(error).replace("--output-dir", "--models-dir")) from None
+
+
+def _runs(result: Path, shuffles: int) -> str:
+    """Return the run beside a result with ``{dataset}`` in its name, or the pattern of those in all orders."""
+    run = run_beside(result).parent / f"{PLACE}.trec"
+    place = result.parents[2]
+    if not shuffles or place.name == seed_name(None):
+        return str(run)
+    return f"{glob.escape(str(place.parent))}/seed_[0-{shuffles}]/{run.relative_to(place)}"
 
 
 def _is_first_stage(path: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from unimoe.config.base import Count, Dtype, EncoderConfig, Fraction, Name, Precision, Section, Width, checked
+from unimoe.config.listwise import ListwiseConfig
 from unimoe.config.prompt import TEMPLATES as TEMPLATES
 from unimoe.config.prompt import Answer as Answer
 from unimoe.config.prompt import PromptConfig as PromptConfig
@@ -260,6 +261,7 @@ class Experiment(Section):
     arms: Annotated[dict[Name, ArmConfig], Field(min_length=1)]
     gates: str | None = None
     served: ServedConfig | None = None
+    listwise: ListwiseConfig = ListwiseConfig()
     caveats: list[str] = Field(default=[])
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from unimoe.config import BM25Config, PromptConfig
 from unimoe.config.base import Count, Fraction, Section
+from unimoe.config.listwise import ListwiseConfig
 from unimoe.config.served import ServedConfig
 
 
@@ -44,8 +45,10 @@ class LabelConfig(Section):
         collection: a name of the catalogue.
         depth: documents of a query: the first ones of each run, or candidates.
         reranker: any that ``evaluate --model`` takes: a causal language model, ``cross-encoder:``, ``monot5:``,
-            ``rankllama:``, the checkpoint folder of an arm, ``python:MODULE:FUNCTION``, or the address of a server.
+            ``rankllama:``, the checkpoint folder of an arm, ``python:MODULE:FUNCTION``, or the address of a server. One
+            that orders lists, as ``listwise:``, labels data to train on: a grade is the number of documents after it.
         served: how a server is asked; ``served.api`` ``chat`` asks a chat model for grades from 0 to 3.
+        listwise: how ``listwise:`` and ``reasoning:`` models are asked.
         prompt: the prompt of a causal language model; null for the model's own. A checkpoint has its own too.
         thresholds: ascending; a pair's grade is the number of them that its P(yes) reaches, 0 for not relevant. A chat
             model grades without them.
@@ -57,6 +60,7 @@ class LabelConfig(Section):
     depth: Count = 10
     reranker: str = "bundled:smollm2-135m-instruct"
     served: ServedConfig | None = None
+    listwise: ListwiseConfig = ListwiseConfig()
     prompt: PromptConfig | None = None
     thresholds: list[Annotated[float, Field(gt=0, le=1)]] = Field(default=[0.25, 0.5, 0.75], min_length=1)
     max_length: Annotated[int, Field(ge=16)] = 512

@@ -37,7 +37,8 @@ class PromptConfig(Section):
     Attributes:
         template: ``qwen3`` is exactly Qwen3-Reranker's format; ``chat`` uses the model's own chat template; ``plain``
             has lines ``Document:``, ``Query:`` and ``Relevant:`` and no conversation, for models to be trained; ``bge``
-            is the prompt of bge-reranker-v2-gemma, with fixed words.
+            is the prompt of bge-reranker-v2-gemma, with fixed words; ``rank1`` and ``think`` open a thought for
+            ``reasoning:``, by Rank1's words or in the chat template.
         order: which of query and document comes first; recorded in every result.
         instruction: the task in one sentence, for reranking; with ``plain`` it may be empty.
         field_separator: between instruction, query and document: one line end in Qwen3's README, two in its code.

@@ -32,16 +32,16 @@ class ServedConfig(Section):
     Attributes:
         api: what the server speaks: ``vllm`` (``/generative_scoring`` with our prompt), ``vllm-score``,
             ``vllm-rerank``, ``tei``, ``cohere`` and ``jina`` rerank, ``openai`` and ``tei-embed`` embed,
-            ``chat`` grades pairs for ``unimoe label``.
+            ``chat`` grades pairs for ``unimoe label``, and writes for ``listwise:`` and ``reasoning:``.
         model: the name that the server has for it; an adapter's name for a LoRA adapter of vLLM.
         revision: which weights the server runs, as far as you know: APIs do not tell; results without one say so.
         requests_in_flight: requests that wait for an answer at a time.
         requests_per_minute: requests are sent no faster than this, retries included; null for no limit.
         batch: documents or texts of one request, at most; null for 32, and 100 (one search) for ``cohere``.
-        max_length: tokens that ``vllm-score`` and ``vllm-rerank`` read of a pair, and ``cohere`` and ``chat`` of a
-            document; null for the server's own limit. ``vllm`` has ``model.max_length``. ``openai`` refuses a text
-            above its limit and all beside it, so texts are cut before they are sent, at three bytes a token; ``chat``
-            does so too.
+        max_length: tokens that ``vllm-score`` and ``vllm-rerank`` read of a pair, ``cohere`` and ``chat`` of a
+            document, and ``listwise:`` of a window with its answer; null for the server's own limit. ``vllm`` has
+            ``model.max_length``. ``openai`` refuses a text above its limit and all beside it, so texts are cut before
+            they are sent, at three bytes a token; ``chat`` does so too.
         timeout: seconds for a request and all of its answer, after which it is sent again.
         retries: how often a request is sent again after 408, 409, 429, 5xx, a timeout or a lost connection.
         key_variable: the name of the environment variable with the key, which goes to the server alone.

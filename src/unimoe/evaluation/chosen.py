@@ -25,6 +25,7 @@ from unimoe.evaluation.system import (
     arm_name,
     checkpoint_loader,
     first_stage_system,
+    in_orders,
     named_system,
     trained_system,
     zero_shot_system,
@@ -33,11 +34,11 @@ from unimoe.evaluation.tasks.mteb import RERANKING_TYPES
 from unimoe.models.checkpoint import Checkpoint, folder_name, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.models.named import (
-    ADDRESSES,
     OPTION,
     ModelSettings,
     default_experiment,
     is_checkpoint,
+    is_served,
     without_arms,
 )
 from unimoe.results import Task
@@ -58,23 +59,26 @@ def chosen_systems(
     output_dir: Path | None = None,
     device: torch.device,
     engine: Engine,
+    shuffles: int = 0,
 ) -> list[System]:
     """Return the systems that a command names; their models are loaded when they are needed.
 
     There are checkpoints, or a ``model`` by name (``systems.named``) with its ``name`` in results, or none of both for
     the untrained base model of the ``config``. It counts in place of the checkpoint's or model's settings, which
     ``overrides``, ``key=value`` strings, change where no config is given. Results go next to each checkpoint unless an
-    ``output_dir`` is given.
+    ``output_dir`` is given. A system that reads candidates in an order is there once for that of the first stage, and
+    for as many random ones as ``shuffles``.
     """
     if model is not None and not is_checkpoint(model):
         experiment = config or default_experiment(model, tuple(overrides))
-        if model.partition(":")[0] in ADDRESSES:
+        if is_served(model):
             engine.refuse_server()
         system = named_system(
             model, ModelSettings(experiment, device, engine.dtype(device, experiment.model.dtype)), name
         )
         # One folder holds one base model.
-        return [replace(system, output_dir=output_dir or Path("outputs", "models", system.name))]
+        placed = replace(system, output_dir=output_dir or Path("outputs", "models", system.name))
+        return in_orders([placed], shuffles)
     folders = checkpoints if model is None else (Path(model),)
     if not folders:
         if config is None:
@@ -125,9 +129,17 @@ def _evaluation_config(checkpoint: Checkpoint, given: Experiment | None) -> Expe
 
 
 def table_systems(
-    config: Path, overrides: Sequence[str], output_dir: Path | None, device: torch.device, engine: Engine
+    config: Path,
+    overrides: Sequence[str],
+    output_dir: Path | None,
+    device: torch.device,
+    engine: Engine,
+    shuffles: int = 0,
 ) -> list[System]:
-    """Return the ``evaluation.systems`` of a config, which needs no arms: its other sections have defaults."""
+    """Return the ``evaluation.systems`` of a config, which needs no arms: its other sections have defaults.
+
+    ``shuffles`` are those of ``chosen_systems``.
+    """
     file = find_config(config)
     raw = read_yaml(file)
     if isinstance(raw, dict):
@@ -140,7 +152,8 @@ def table_systems(
         )
     if output_dir:
         experiment = experiment.model_copy(update={"output_dir": str(output_dir)})
-    return load_extra_systems(experiment, device, engine.dtype(device, experiment.model.dtype))
+    systems = load_extra_systems(experiment, device, engine.dtype(device, experiment.model.dtype))
+    return in_orders(systems, shuffles)
 
 
 def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torch.dtype) -> list[System]:
@@ -150,7 +163,7 @@ def load_extra_systems(experiment: Experiment, device: torch.device, dtype: torc
     other = experiment.model_copy(update={"model": model})
     systems = []
     for arm, name in experiment.evaluation.systems.items():
-        served = name.partition(":")[0] in ADDRESSES  # and reads the base's token ids
+        served = is_served(name)  # and reads the base's token ids
         try:
             settings = ModelSettings(experiment if served else other, device, dtype)
             systems.append(named_system(name, settings, arm))

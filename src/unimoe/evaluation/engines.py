@@ -10,6 +10,7 @@ import importlib
 import json
 import math
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -44,6 +45,7 @@ from unimoe.metrics import Scores
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.device import choose_dtype, describe_device
 from unimoe.models.embedder import Advance, Embedder, Spread, Vectors
+from unimoe.models.lists import COUNTS
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
 from unimoe.models.named import ModelSettings, loaders_model, named_model
@@ -153,6 +155,10 @@ class Engine:
             threads.shutdown(wait=False, cancel_futures=True)
 
 
+_FACTS = 2 + len(COUNTS)
+"""Numbers after the scores of a shard: seconds, token budget, and what was counted."""
+
+
 class ClusterEmbedder(Embedder):
     """A model that workers hold and embed with; the driver sees the ``facts`` that describe it."""
 
@@ -215,7 +221,7 @@ class ClusterReranker(Reranker):
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> Sequence[float]:
         """Score pairs of texts as one shard."""
         (reply,) = self._workers.compute("rerank", [self._part(prepared)], _scores)
-        scores: list[float] = reply.tolist()[:-2]
+        scores: list[float] = reply.tolist()[:-_FACTS]
         return scores
 
     def score_shards(
@@ -229,18 +235,20 @@ class ClusterReranker(Reranker):
                 yield {**self._part(pair_texts(collection, shard)), "items": len(shard), "label": label}
 
         scores: list[float] = []
-        times, budgets = [0.0], [self.token_budget or 0]
+        times, budgets, usage = [0.0], [self.token_budget or 0], Counter[str]()
         replies = self._workers.compute("rerank", parts(), _scores)
         for shard in shards:
             with named_pairs(collection, shard):
-                *found, seconds, budget = next(replies).tolist()
+                reply = next(replies).tolist()
+            found, (seconds, budget, *counts) = reply[:-_FACTS], reply[-_FACTS:]
+            usage.update({name: count for name, count in zip(COUNTS, counts, strict=True) if count})
             if advance:
                 advance(len(found))
             scores += found
             times.append(seconds)
             budgets.append(int(budget))
         seconds, budget = math.fsum(times) / self._workers.size, min(filter(None, budgets), default=None)
-        return ShardScores(scores=scores, seconds=seconds, token_budget=budget)
+        return ShardScores(scores=scores, seconds=seconds, token_budget=budget, usage=dict(usage))
 
     def _part(self, pairs: Sequence[tuple[str, str]]) -> Part:
         """Return a part with each text of some pairs once, as a shard repeats a query or a document."""
@@ -251,7 +259,7 @@ class ClusterReranker(Reranker):
 
 def _scores(reply: Any, part: Part) -> NDArray[Any]:
     """Return what ``rerank`` of ``jobs_of`` returns; a ``ValueError`` where a store holds something else."""
-    return _numbers(reply, len(part["pairs"]) + 2, 1)
+    return _numbers(reply, len(part["pairs"]) + _FACTS, 1)
 
 
 def _numbers(reply: Any, rows: int, dimensions: int) -> NDArray[Any]:
@@ -331,11 +339,12 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         return model().embedder().encode(part["texts"], **part["options"])
 
     def rerank(part: Part) -> NDArray[np.float64]:
-        """Return the scores of pairs, which are numbers of texts; then seconds and token budget."""
+        """Return the scores of pairs, which are numbers of texts; then seconds, token budget and counts."""
         reranker, texts = model().reranker(**part["options"]), part["texts"]
         prepared = reranker.prepare([(texts[query], texts[document]) for query, document in part["pairs"]])
         found = reranker.shard_scores(prepared)
-        return np.array([*found.scores, found.seconds, reranker.token_budget or 0])
+        counts = [found.usage.get(name, 0.0) for name in COUNTS]
+        return np.array([*found.scores, found.seconds, reranker.token_budget or 0, *counts])
 
     def truncated(part: Part) -> list[str]:
         return model().reranker(**part["options"]).truncated_queries(part["queries"])

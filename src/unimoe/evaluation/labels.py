@@ -18,16 +18,16 @@ from unimoe.config.served import APIS
 from unimoe.core.console import stderr
 from unimoe.core.errors import DataError, UsageError, some_ids
 from unimoe.core.io import hash_json, sole_use
-from unimoe.core.trec import Qrels, Run
+from unimoe.core.trec import Qrels, Run, ranked
 from unimoe.data.collection import Collection
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.system import System, arm_name, checkpoint_loader, named_system, trained_system
 from unimoe.models.checkpoint import read_checkpoint
 from unimoe.models.embedder import Advance
-from unimoe.models.kinds import CROSS_ENCODER
+from unimoe.models.kinds import CROSS_ENCODER, REASONING, WRITING
 from unimoe.models.loader import weights_hash
 from unimoe.models.model import Model
-from unimoe.models.named import ADDRESSES, OPTION, ModelSettings, default_experiment, is_checkpoint
+from unimoe.models.named import OPTION, ModelSettings, default_experiment, is_checkpoint, is_served
 from unimoe.models.reranker import Candidates, Reranker, ShardStore, rerank_run
 from unimoe.models.served.client import usage_text
 from unimoe.models.served.grader import HIGHEST, UNGRADED, chat_model
@@ -61,7 +61,9 @@ class Grader:
 
     @property
     def highest(self) -> int:
-        """The best grade that a pair can get."""
+        """The best grade that a pair can get; 0 where the model orders lists, which differ in length."""
+        if self.model.reads_order:
+            return 0
         return HIGHEST if self.thresholds is None else len(self.thresholds)
 
     def grade(
@@ -85,7 +87,9 @@ class Grader:
 
         self.engine.run((partial(grade, at) for at in range(0, len(queries), self.shard_queries)), _AT_ONCE)
         none: list[str] = []
-        if self.thresholds is None:
+        if self.model.reads_order:
+            qrels = grades_of_ranks(scores)
+        elif self.thresholds is None:
             none = [f"{query}/{key}" for query, row in scores.items() for key, one in row.items() if one == UNGRADED]
             qrels = {q: {key: int(one) for key, one in row.items() if one != UNGRADED} for q, row in scores.items()}
         else:
@@ -110,19 +114,21 @@ def load_grader(config: LabelConfig, device: torch.device, engine: Engine) -> Gr
         experiment = default_experiment(name)
         model = experiment.model.model_copy(update={"max_length": config.max_length})
         model.model_fields_set.discard("max_length")  # that of pairs: an encoder, which grades none, has its own
-        served = served if name.partition(":")[0] in ADDRESSES else None
+        served = served if is_served(name) else None
         if served:
             engine.refuse_server()
             model = model.model_copy(update={"base": served.model})  # of the tokenizer, where the prompt is ours
         given = {"model": model, "prompt": config.prompt or experiment.prompt, "served": served}
-        experiment = experiment.model_copy(update=given)
-        if served and APIS[served.api].chat:
+        experiment = experiment.model_copy(update={**given, "listwise": config.listwise})
+        kind = name.partition(":")[0]
+        if served and APIS[served.api].chat and kind not in WRITING:
             chat, thresholds = chat_model(name, served), None
             system = System(arm_name(str(chat.name)), experiment, chat, chat.tasks)
         else:
             # Cross-encoders are small, and their grades stay the same on every machine.
             dtype = torch.float32 if name.startswith(f"{CROSS_ENCODER}:") else engine.dtype(device, model.dtype)
             system = named_system(name, ModelSettings(experiment, device, dtype))
+            thresholds = None if kind == REASONING and config.listwise.answer == "grade" else thresholds
     if system.model is None or "reranking" not in system.tasks:
         raise UsageError(f"{OPTION} {name}: embeds and does not rerank; name a reranker")
     own = system.model
@@ -161,6 +167,15 @@ def _probabilities(reranker: Reranker, name: str, found: Run) -> Run:
                     "return P(relevant), from 0 to 1"
                 )
     return found
+
+
+def grades_of_ranks(scores: Run) -> Qrels:
+    """Grade each document by the number of those that are ranked after it: 0 for the last one of a list."""
+    return {
+        query: {key: after for after, key in enumerate(reversed(ranked(found)))}
+        for query, found in scores.items()
+        if found
+    }
 
 
 def grades_of(scores: Run, thresholds: Sequence[float], *, zeros: bool = False) -> Qrels:

@@ -30,10 +30,8 @@ from unimoe.models.batching import batches
 from unimoe.models.embedder import Embedder
 from unimoe.models.matcher import Matcher
 from unimoe.models.model import Model
-from unimoe.models.pair_model import PairModelReranker
 from unimoe.models.reranker import Reranker, TextPair, candidate_pairs, cut_pairs, pair_texts, truncation_note
 from unimoe.models.served.client import RequestEstimate
-from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
 from unimoe.retrieval.bm25 import engine_of
@@ -152,7 +150,8 @@ def _on_mteb_task(model: Model, task: Task, mteb_task: AbsTask, size: TaskSize) 
 
 def rerank_job(reranker: Reranker, groups: Iterable[Sequence[TextPair]], pairs: int) -> Job[Sequence[Any]]:
     """Return the reranking of so many pairs, of which groups of texts are a sample."""
-    parts = (part for group in groups for part in batches(group, _part_on(reranker.place)))
+    whole = reranker.reads_order  # a list that is cut would be another
+    parts = (part for group in groups for part in ([group] if whole else batches(group, _part_on(reranker.place))))
     return Job("rerank", pairs, [reranker.prepare(part) for part in parts], reranker.score)
 
 
@@ -181,7 +180,7 @@ def _timed(model: Model, work: PlannedWork, job: Job[Any] | None) -> PlannedWork
     sample: list[Any] = [*chain.from_iterable(job.units)]
     tokens: int | None = None
     if work.task == "reranking":
-        tokens = tree_tokens(sample) if isinstance(model.reranker(), PairModelReranker) else None
+        tokens = model.reranker().tokens_of(job.units)
     elif isinstance(embedder := model.embedder(), UnimodelForExp1):
         tokens = sum(map(len, embedder.text_ids(sample, "document")))
     if tokens is not None:
@@ -194,7 +193,7 @@ def plan_evaluation(
 ) -> None:
     """Print what ``run_evaluation`` would do and take; run only a short probe of the model."""
     (system, *others), failures = systems, Failures()
-    if others:
+    if any(other.name != system.name for other in others):
         raise UsageError("--plan counts the work of one system; name one, the others take as long")
     data.report_left_out(system)
 
@@ -207,6 +206,8 @@ def plan_evaluation(
 
     in_mteb = [(task, one) for one in data.mteb for task in data.tasks(system, one)]
     print_plan(system, planned(), data.tasks(system), price_per_hour, in_mteb)
+    if others:
+        stdout.print(f"so much for each of the {len(systems)} orders of the candidates", soft_wrap=True)
     failures.refuse(done=True)
 
 

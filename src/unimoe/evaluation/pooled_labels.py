@@ -55,6 +55,11 @@ def label_pool(
     collection = _collection(config.collection)
     pool = pooled(collection, runs, config.depth)
     grader = load_grader(config, device, engine)
+    if grader.model.reads_order:
+        raise UsageError(
+            f"--model {config.reranker}: orders lists, which says nothing of one document; give a model that scores "
+            "pairs, or label data to train on, without --runs"
+        )
     texts = [collection.corpus_hash, collection.queries_hash]
     made = _made_before(output, hash_json([grader.identity, grader.thresholds, *texts]))
     judged = read_qrels(output) if made.runs and output.stat().st_size else {}  # else no pair has got a grade

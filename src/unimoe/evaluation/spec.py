@@ -193,6 +193,8 @@ def described(
     config = experiment.model_dump(exclude=_OF_TRAINING if of_no_arm else None)
     if checkpoint and isinstance(experiment, DenseExperiment):  # which says nothing about the arm
         config["checkpoint"] = checkpoint.config
+    if system.order is not None:  # equal numbers are equal orders, and nothing else that a seed decides
+        config["paired_seeds"] = "the order of the candidates"
     base, dtype, own = (model.identity, model.dtype, model.prompt) if model else (None, None, None)
     known = {"prompt": own, **identity}
     about = About(

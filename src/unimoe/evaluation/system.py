@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from unimoe.core.errors import DataError, UsageError
 from unimoe.models.checkpoint import Checkpoint, read_checkpoint
 from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
-from unimoe.models.named import ADDRESSES, ModelSettings, loaders_model, named_model
+from unimoe.models.named import ModelSettings, is_served, loaders_model, named_model
 from unimoe.results import Task, safe_name
 from unimoe.retrieval.bm25 import engine_of
 from unimoe.retrieval.model_search import ModelSearch
@@ -43,6 +44,8 @@ class System:
         search: what ranks by the model, where it makes no vectors of documents.
         fused: whether its search is fused with BM25's.
         size: of the vectors that it searches by.
+        order: in which it reads candidates: 0 for the first stage's, else the seed of a random one; None where scores
+            do not depend on it.
         output_dir: where its results go; None for the experiment's folder.
     """
 
@@ -55,12 +58,13 @@ class System:
     search: ModelSearch | None = None
     fused: bool = False
     size: Size = FULL
+    order: int | None = None
     output_dir: Path | None = None
 
     @property
     def seed(self) -> int | None:
-        """The training seed; None for arms that have none."""
-        return self.checkpoint.seed if self.checkpoint else None
+        """The seed of training, or the order in which it reads candidates; None for systems that have neither."""
+        return self.checkpoint.seed if self.checkpoint else self.order
 
     @property
     def which(self) -> Literal["best", "last", "none"]:
@@ -130,9 +134,16 @@ def named_system(name: str, settings: ModelSettings, arm: str | None = None) -> 
     if model.max_length is not None:
         as_read = experiment.model.model_copy(update={"max_length": model.max_length})
         experiment = experiment.model_copy(update={"model": as_read})
-    served = name.partition(":")[0] in ADDRESSES  # which one process asks
+    served = is_served(name)  # which one process asks
     recipe = None if served else model_recipe("named", experiment, name=name, dtype=settings.dtype_name)
-    return System(_arm_of(model.name or name, arm), experiment, model, model.tasks, recipe=recipe)
+    order = 0 if model.reads_order else None
+    return System(_arm_of(model.name or name, arm), experiment, model, model.tasks, recipe=recipe, order=order)
+
+
+def in_orders(systems: Sequence[System], shuffles: int) -> list[System]:
+    """Return systems with those that read candidates in an order once for each: the first stage's, and random ones."""
+    orders = {system.name: [None] if system.order is None else range(shuffles + 1) for system in systems}
+    return [replace(system, order=order) for system in systems for order in orders[system.name]]
 
 
 def _arm_of(model: str, arm: str | None) -> str:

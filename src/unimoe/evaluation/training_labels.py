@@ -41,7 +41,7 @@ def label_sample(config: TrainingLabelConfig, folder: Path, device: torch.device
         raise DataError(f"query {min(shared)!r} is to be labelled and in test_split too; label another split")
     sampled = replace(collection, queries=queries)
     grader = load_grader(config, device, engine)
-    settings = config.model_dump(exclude={"shard_queries", "served"})
+    settings = config.model_dump(exclude={"shard_queries", "served", "listwise"})  # the last two: in the identity
     fingerprint = hash_json([settings, collection.content_hash, grader.identity])
     done = _is_written(folder, fingerprint)
     steps = Steps(2)
@@ -62,7 +62,10 @@ def label_sample(config: TrainingLabelConfig, folder: Path, device: torch.device
                 if not any(grade for grades in qrels.values() for grade in grades.values()):
                     raise DataError(f"{config.reranker}: grades all pairs 0; take another model, or more queries")
                 _write_labels(folder, sampled, qrels, test, fingerprint)
-    _print_labels(qrels, grader.highest, collection.qrels)
+    if grader.model.reads_order:
+        stdout.print(f"{'lists':<16}{len(qrels):,} of {sum(map(len, qrels.values())):,} documents, by rank")
+    else:
+        _print_labels(qrels, grader.highest, collection.qrels)
     stdout.print(f"{'collection':<16}path:{folder}", soft_wrap=True)
 
 

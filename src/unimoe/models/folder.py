@@ -24,7 +24,7 @@ from unimoe.models.identity import (
     read_settings,
     transformer_folder,
 )
-from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, stated_kind
+from unimoe.models.kinds import CROSS_ENCODER, ENCODER, LATE, RANK_LLAMA, SPARSE, WRITING, YES_NO, stated_kind
 from unimoe.models.model_files import first_line
 from unimoe.models.own_code import refuse_named_code
 
@@ -85,10 +85,16 @@ class ModelFolder:
     def is_other_than(self, kind: str) -> bool:
         """Return whether the files say that the model is of another kind.
 
-        A bare transformer may be any encoder, and a bare classifier may read pairs as RankLLaMA does.
+        A bare transformer may be any encoder, a bare classifier may read pairs as RankLLaMA does, and a language model
+        may write.
         """
         bare = not (self.root / "modules.json").is_file()
-        open_kinds = {ENCODER: (SPARSE, LATE), CROSS_ENCODER: (RANK_LLAMA,), RANK_LLAMA: (CROSS_ENCODER,)}
+        open_kinds: dict[str, tuple[str, ...]] = {
+            ENCODER: (SPARSE, LATE),
+            CROSS_ENCODER: (RANK_LLAMA,),
+            RANK_LLAMA: (CROSS_ENCODER,),
+            YES_NO: WRITING,
+        }
         return self.kind not in ("", kind) and not (bare and kind in open_kinds.get(self.kind, ()))
 
     @property

@@ -12,8 +12,11 @@ from unimoe.models.own_code import ELSEWHERE, OWN_CODE
 
 YES_NO, ENCODER, CROSS_ENCODER = "yes-no", "encoder", "cross-encoder"
 SPARSE, LATE, MONO_T5, RANK_LLAMA, CHECKPOINT = "sparse", "late", "monot5", "rankllama", "checkpoint"
+LISTWISE, REASONING = "listwise", "reasoning"
+WRITING = (LISTWISE, REASONING)
+"""Kinds of models that write an answer, whose names may also be an address of a server."""
 
-OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA)
+OF_FOLDERS = (YES_NO, ENCODER, CROSS_ENCODER, SPARSE, LATE, MONO_T5, RANK_LLAMA, *WRITING)
 """Kinds with hub ids or folders as names."""
 
 Stated = tuple[str, str]
@@ -145,6 +148,7 @@ _READERS: dict[str, Callable[[dict[str, Any], str], Stated]] = {
     "ForMaskedLM": _of_masked,
     "HF_ColBERT": lambda config, name: (LATE, f"config.json: a {name}"),
     "ForRetrieval": lambda config, name: (LATE, f"config.json: a {name}"),
+    "ForRanking": lambda config, name: (LISTWISE, f"config.json: a {name}, which scores a whole list"),
     "ForPreTraining": _of_bare,
     "Model": _of_bare,
 }

@@ -51,6 +51,7 @@ class Model:
         said: how it is read, in one line; empty where nothing is to be said.
         caveats: why its scores may not be those of the model that people mean.
         seen: the queries that trained and chose it, as far as its folder says.
+        reads_order: whether it reranks by reading a query's candidates in an order; see ``Reranker``.
     """
 
     identity: str
@@ -67,6 +68,7 @@ class Model:
     said: str = ""
     caveats: tuple[str, ...] = ()
     seen: SeenQueries = NOTHING_SEEN
+    reads_order: bool = False
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -144,7 +146,9 @@ def stated_model(model: Any) -> Model:
     What embeds has ``encode``, and ``base_identity`` in place of ``identity``. An attribute ``reusable`` that is false
     says that the identity does not tell the model from every other.
     """
-    facts = {name: getattr(model, name) for name in ("name", "reusable", "usage") if hasattr(model, name)}
+    facts = {
+        name: getattr(model, name) for name in ("name", "reusable", "usage", "reads_order") if hasattr(model, name)
+    }
     facts["prompt"] = getattr(model, "prompt_name", None)
     if embedder := as_embedder(model):
         facts |= {"embed": lambda: embedder, "own_prompts": embedder.own_prompts}

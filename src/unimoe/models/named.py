@@ -33,7 +33,7 @@ from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE
 from unimoe.models.encoder import load_encoder
 from unimoe.models.folder import ModelFolder, find_folder
-from unimoe.models.kinds import ENCODER, OF_FOLDERS, YES_NO
+from unimoe.models.kinds import ENCODER, OF_FOLDERS, WRITING, YES_NO
 from unimoe.models.loader import ModelLoader
 from unimoe.models.matcher import MATCHERS, Matcher, MatcherReranker, find_matcher, load_matcher
 from unimoe.models.model import Model, causal_model
@@ -100,10 +100,10 @@ def named_model(name: str, settings: ModelSettings) -> tuple[Model, Experiment]:
     """
     given, rest = split_name(name)
     experiment, what, folder = settings.experiment, f"{name} raised", None
-    if given not in ADDRESSES:  # there the base model is the one with the tokenizer that makes token ids
+    if not is_served(name):  # there the base model is the one with the tokenizer that makes token ids
         base = experiment.model.model_copy(update={"base": rest})
         experiment = experiment.model_copy(update={"model": base})
-    if given in ("", *OF_FOLDERS):
+    if given in ("", *OF_FOLDERS) and not is_served(name):
         folder = stated_folder(name, experiment.model)
     kind = given or (folder.kind if folder else "")
     maker = MODELS[kind]
@@ -128,6 +128,12 @@ def stated_folder(name: str, config: ModelConfig) -> ModelFolder:
     if not given and not folder.kind:
         raise DataError(f"{OPTION} {name}: {folder.because}")
     return folder
+
+
+def is_served(name: str) -> bool:
+    """Return whether a name is that of a model behind a server: an address, or a kind that writes and an address."""
+    kind, _, rest = name.partition(":")
+    return (rest if kind in WRITING else name).partition(":")[0] in ADDRESSES
 
 
 def is_checkpoint(name: str) -> bool:
@@ -167,8 +173,8 @@ def split_name(name: str) -> tuple[str, str]:
         raise UsageError(f"{OPTION} {name}: no kind of model {kind!r}{did_you_mean(kind, known)}; write {forms}")
     if not rest.strip():
         raise UsageError(f"{OPTION} {name}: names no model; write one after the colon")
-    if kind in ADDRESSES:
-        refuse_secrets(name)  # before a message or a result repeats the address
+    if is_served(name):  # before a message or a result repeats the address
+        refuse_secrets(name if kind in ADDRESSES else rest)
     return kind, name if kind == BUNDLED else rest
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import chain, compress
 from typing import Any, Literal, Unpack
 
 import torch
@@ -17,6 +17,7 @@ from unimoe.models.embedder import Advance, Vectors
 from unimoe.models.prompts import PairTokenizer
 from unimoe.models.reranker import Cut, Reranker, TextPair, shard_characters
 from unimoe.models.token_ids import embedding_rows, refuse_tokens_without_rows
+from unimoe.models.token_tree import tree_tokens
 from unimoe.models.unimodel import UnimodelForExp1
 
 
@@ -125,6 +126,10 @@ class PairModelReranker(Reranker):
     def truncated_queries(self, queries: Mapping[str, str]) -> list[str]:
         """Return the ids of queries that leave no room for a document."""
         return list(compress(queries, self._model.pair_ids.too_long(queries.values(), self._instruction)))
+
+    def tokens_of(self, shards: Sequence[Sequence[list[int]]]) -> int:
+        """Return the tokens of all prompts, of what they share at their beginning once."""
+        return tree_tokens([*chain.from_iterable(shards)])
 
     def score(self, prepared: Sequence[list[int]], advance: Advance | None = None) -> list[float]:
         """Return the score of each prompt; equal prompts are scored once, so that their scores are equal."""

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
+from ctypes import c_float
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,10 @@ LookedUp = tuple[Sequence[Sequence[Any]], Path | None, "ShardScores | None"]
 """What was prepared of a shard, its file in the store, and its scores where they are there."""
 
 Cut = tuple[str, int]
-"""How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs."""
+"""How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs.
+
+By ``ranked`` a shard has the candidates of a query in the first stage's order, whatever the order of the mapping.
+"""
 
 
 class ShardScores(Strict):
@@ -83,6 +87,9 @@ class Reranker(ABC):
 
     place: torch.device | str = "not known"
     """Where it computes; a description where torch does not know the place."""
+
+    reads_order = False
+    """Whether scores depend on the order of a query's candidates, as where a model reads all of them together."""
 
     logits = False
     """Whether its scores are logits, as those of unimoe's families are; others say what theirs are."""
@@ -130,6 +137,10 @@ class Reranker(ABC):
 
     def asked_task(self, size: TaskSize) -> RequestEstimate | None:
         """Return what a server will be asked to rerank the candidates of a task of MTEB; None without one."""
+        return None
+
+    def tokens_of(self, shards: Sequence[Sequence[Any]]) -> int | None:
+        """Return the tokens that a model on this machine reads and writes for some shards; None where not known."""
         return None
 
     def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
@@ -217,12 +228,17 @@ def read_shard(file: Path) -> ShardScores | None:
 def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[list[Pair]]:
     """Cut the candidate pairs of a collection's queries into shards, each pair once.
 
-    By ``length`` a shard has pairs of similar length. Else it has whole prefix groups, the pairs of prompts that begin
-    alike: those of a query where the order is ``query_first``, those of a document where it is ``document_first``. Such
-    a shard ends with the group that brings its text to its size.
+    By ``length`` a shard has pairs of similar length, by ``ranked`` the ranking of a query. Else it has whole prefix
+    groups, the pairs of prompts that begin alike: those of a query where the order is ``query_first``, those of a
+    document where it is ``document_first``. Such a shard ends with the group that brings its text to its size.
     """
     order, size = how
     pairs = list(candidate_pairs(collection, candidates))
+    if order == "ranked":
+        of_queries = gathered((pair[0], pair) for pair in pairs).items()
+        return [
+            sorted(group, key=lambda pair: -c_float(candidates[query][pair[1]]).value) for query, group in of_queries
+        ]
     if order == "length":
         lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
         longest_first = sorted(range(len(pairs)), key=lambda index: -lengths[index])

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
+from support.tiny_models import save_tiny_model
+from support.toy_collections import invented
 
 from unimoe.cluster.units import UnitStore
 from unimoe.core.errors import DataError
-from unimoe.evaluation.engines import _fetched, _TaskReply
+from unimoe.evaluation.engines import ClusterReranker, _fetched, _TaskReply, jobs_of
 from unimoe.evaluation.system import model_recipe, recipes_experiment
-from unimoe.models.named import default_experiment
+from unimoe.evaluation.tasks.rerank import rerank_collection
+from unimoe.models.named import ModelSettings, default_experiment, named_model
 
 
 def test_a_worker_knows_which_template_was_set() -> None:
@@ -62,3 +66,32 @@ def test_the_reply_about_a_task_of_mteb_is_read_by_its_schema(change: dict[str, 
     assert dict(_TaskReply.model_validate(REPLY)) == REPLY
     with pytest.raises(ValidationError):
         _TaskReply.model_validate(REPLY | change)
+
+
+def test_what_workers_count_comes_back_with_their_scores(tmp_path: Path) -> None:
+    collection = invented(documents=9, queries=2, words=4)
+    run = {query: {key: float(place) for place, key in enumerate(collection.corpus)} for query in collection.queries}
+    name = f"listwise:{save_tiny_model(tmp_path / 'causal', layers=2)}"
+    experiment = default_experiment(name, ("listwise.window=4", "listwise.words=3"))
+    jobs = jobs_of(
+        json.loads(json.dumps(model_recipe("named", experiment, name=name, dtype="float32"))),
+        torch.device("cpu"),
+        UnitStore(str(tmp_path / "store")),
+    )
+
+    class Workers:
+        size = 1
+
+        def compute(self, job: str, parts: Any, read: Any) -> Any:
+            return (read(jobs[job](part), part) for part in parts)
+
+        def ask(self, job: str, part: Any) -> Any:
+            return jobs[job](part)
+
+    workers: Any = Workers()
+    found = rerank_collection(ClusterReranker(workers, jobs["facts"]({"options": {}}), {}), collection, run)
+    here, _ = named_model(name, ModelSettings(experiment, torch.device("cpu"), torch.float32))
+    alone = rerank_collection(here.reranker(), collection, run)
+    assert found.run == alone.run
+    assert found.usage == alone.usage
+    assert found.usage["answers"] == 8

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from unimoe.core.io import hash_parts
+from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.evaluation.datasets import LoadedDataset
 from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, seen_before
@@ -28,6 +29,8 @@ def describe(system: System, task: Task, data: LoadedDataset) -> Evaluation:
         identity |= {"depth": dataset.settings.depth, "passages": dataset.passages and str(dataset.passages)}
     else:
         hashes |= rule_hashes(data.whole)
+    if system.order is not None:
+        hashes["order"] = f"random, seed {system.order}" if system.order else "the first stage's"
     return described(
         system,
         task,
@@ -44,7 +47,8 @@ def describe(system: System, task: Task, data: LoadedDataset) -> Evaluation:
 def _run(data: LoadedDataset, evaluation: Evaluation, work: Work) -> Outcome:
     reranker = work.loaded.reranker(**evaluation.system.experiment.evaluation.batches)
     store = ShardStore(work.folder, evaluation.fingerprint) if work.folder else None
-    outcome = rerank_dataset(reranker, data, store=store, advance=work.advance)
+    order = evaluation.system.order
+    outcome = rerank_dataset(reranker, data, order=order, store=store, advance=work.advance)
     return replace(outcome, device=describe_device(reranker.place))
 
 
@@ -63,16 +67,19 @@ def rerank_collection(
     *,
     main_metric: str = "ndcg@10",
     ordered: bool = True,
-    passages: tuple[Collection, Mapping[str, Mapping[str, float]]] | None = None,
+    passages: tuple[Collection, Candidates] | None = None,
+    order: int | None = None,
     store: ShardStore | None = None,
     advance: Advance | None = None,
 ) -> Outcome:
     """Rerank the candidates of every query of a collection, and score the new order.
 
     ``ordered`` says whether the first stage's scores rank; ``passages`` are read in place of whole documents, as
-    ``Passages.of_candidates`` makes them; ``store`` and ``advance`` are as in ``rerank_run``.
+    ``Passages.of_candidates`` makes them; ``order`` is that of ``System``; ``store`` and ``advance`` are as in
+    ``rerank_run``.
     """
-    run, found = rerank_run(reranker, *(passages or (collection, candidates)), store=store, advance=advance)
+    source, read = passages or (collection, candidates)
+    run, found = rerank_run(reranker, source, shuffled(read, order) if order else read, store=store, advance=advance)
     run = run if passages is None else best_passages(run)
     truncated = sorted(reranker.truncated_queries(collection.queries))
     notes = [truncation_note(collection.name, truncated)] if truncated else []
@@ -94,9 +101,14 @@ def rerank_collection(
 
 
 def rerank_dataset(
-    reranker: Reranker, data: LoadedDataset, *, store: ShardStore | None = None, advance: Advance | None = None
+    reranker: Reranker,
+    data: LoadedDataset,
+    *,
+    order: int | None = None,
+    store: ShardStore | None = None,
+    advance: Advance | None = None,
 ) -> Outcome:
-    """Rerank the candidates of a dataset, and score the new order."""
+    """Rerank the candidates of a dataset, and score the new order; ``order`` is that of ``System``."""
     return rerank_collection(
         reranker,
         data.collection,
@@ -104,6 +116,16 @@ def rerank_dataset(
         main_metric=data.dataset.main_metric,
         ordered=data.first_stage.ordered,
         passages=data.to_read if data.dataset.passages else None,
+        order=order,
         store=store,
         advance=advance,
     )
+
+
+def shuffled(candidates: Candidates, seed: int) -> Run:
+    """Return candidates in a random order, as scores from 0 downwards; that of a query depends on its id and seed."""
+    found: Run = {}
+    for query, scores in candidates.items():
+        keys = sorted(scores, key=lambda key: hash_parts(["order", str(seed), query, key]))
+        found[query] = {key: -float(place) for place, key in enumerate(keys)}
+    return found

@@ -14,6 +14,8 @@ _BODY_MARK = "\u2063BODY\u2063"
 class ChatTemplate:
     """Instruction as system message, query and document as user message; see ``Template``."""
 
+    thinks = False
+
     def __init__(self, prompt: PromptConfig) -> None:
         self._separator, self._instruction = prompt.field_separator, prompt.instruction
 
@@ -32,7 +34,7 @@ class ChatTemplate:
         try:
             # Templates of models that can think open their thoughts, unless thinking is off; others ignore it.
             text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+                messages, tokenize=False, add_generation_prompt=True, enable_thinking=self.thinks
             )
         except TemplateError as error:  # some take no system message
             reason = first_line(error)

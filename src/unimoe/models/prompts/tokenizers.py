@@ -33,8 +33,8 @@ class Template(Protocol):
     answers. The parts of the conversation are tokenized apart from the body. A text that is given in parts is tokenized
     part by part, as some models were trained.
 
-    Made from the ``prompt`` section of a config. A class may have ``answers``, those of its models: see
-    ``prompt.answers``.
+    Made from the ``prompt`` section of a config. A class may have ``answers``, those of its models (see
+    ``prompt.answers``), and ``after_thought``, the text between thought and answer, where it opens a thought.
     """
 
     def __init__(self, prompt: PromptConfig) -> None: ...
@@ -70,6 +70,7 @@ class PairTokenizer:
         self._tokenizer, self._prompt, self._max_length, self._rows = tokenizer, prompt, max_length, rows
         self._template = TEMPLATES[prompt.template](prompt)
         self.order: Literal["query_first", "document_first"] = prompt.order
+        self.after_thought: str = getattr(self._template, "after_thought", "")
         before, after = self._template.conversation(tokenizer)
         (body,) = self.body_texts("", "")[:1]
         self._follow = Following(tokenizer, before, body)

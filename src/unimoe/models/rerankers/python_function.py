@@ -44,6 +44,7 @@ def python_model(name: str, settings: ModelSettings) -> Model:
         usage=getattr(found, "usage", {}),
         reusable=getattr(found, "identity", None) is not None,
         name=getattr(found, "name", name.partition(":")[2]),
+        reads_order=reranker.reads_order,
     ).guarded(f"{KIND}:{name} raised")
 
 

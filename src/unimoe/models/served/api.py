@@ -9,7 +9,8 @@ tei-embed     its ``/embed``
 cohere        ``/v2/rerank`` at ``https://api.cohere.com/v2``, which bills a search for each 100 documents of a request
 jina          ``/v1/rerank`` at ``https://api.jina.ai/v1``; infinity and others speak it too
 openai        ``/v1/embeddings`` at ``https://api.openai.com/v1``; vLLM, TEI and infinity speak it too
-chat          ``/v1/chat/completions`` there, which vLLM and most others speak too: it grades pairs for ``unimoe label``
+chat          ``/v1/chat/completions`` there, which vLLM and most others speak too: it grades pairs for
+              ``unimoe label``, orders lists (``listwise:``) and thinks (``reasoning:``)
 
 An API of your own is registered under a name, which ``served.api`` may then be::
 
@@ -113,7 +114,7 @@ class API:
         rerank: ``body(settings, query, documents)``, scores of texts.
         prompts: ``body(settings, prompts, yes_no)``, scores of prompts that are lists of token ids.
         embed: ``body(settings, texts)``, vectors of texts.
-        chat: ``body(settings, messages)``, the answer to a conversation.
+        chat: ``body(settings, messages, tokens)``, the answer to a conversation, of so many tokens at most.
     """
 
     rerank: Endpoint | None = None
@@ -221,8 +222,8 @@ def _openai_embed(settings: ServedConfig, texts: Sequence[str]) -> dict[str, Any
     return {"model": settings.model, "input": _not_blank(texts), "encoding_format": "float"}
 
 
-def _chat(settings: ServedConfig, messages: Sequence[dict[str, str]]) -> dict[str, Any]:
-    return {"model": settings.model, "messages": list(messages), "temperature": 0, "max_tokens": 16}
+def _chat(settings: ServedConfig, messages: Sequence[dict[str, str]], tokens: int = 16) -> dict[str, Any]:
+    return {"model": settings.model, "messages": list(messages), "temperature": 0, "max_tokens": tokens}
 
 
 def _ranking(settings: ServedConfig, query: str, documents: Sequence[str]) -> dict[str, Any]:
