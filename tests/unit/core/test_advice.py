@@ -63,12 +63,13 @@ def test_a_message_of_a_wheel_knows_no_clone(tmp_path: Path) -> None:
     assert "uv" not in whole + arrow
 
 
-def test_a_message_of_a_clone_names_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_of_a_clone_names_what_works_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "_by_uv", lambda: True)
     assert advice.install_extra("models") == "uv sync --extra models"
     assert advice.install_packages("a==1") == "uv sync"
     assert advice.run_command("train-head") == "uv run unimoe train-head"
     monkeypatch.setattr(advice, "_by_uv", lambda: False)
+    monkeypatch.setattr(advice, "clone", lambda: tmp_path)
     assert advice.install_extra("models") == "pip install -e '.[models]'"
     assert advice.install_packages("b", without_dependencies="a==1") == "pip install --no-deps a==1 && pip install b"
     monkeypatch.setattr(advice, "clone", lambda: None)

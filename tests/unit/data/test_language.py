@@ -203,6 +203,7 @@ def test_python_functions_return_what_was_found_and_print_the_caveats(capfd: pyt
     assert (embedded.checks, capfd.readouterr().err) == ((), ""), "an encoder reads no words of a language"
 
 
+@pytest.mark.usefixtures("models_extra")
 def test_real_korean_is_read_as_korean_and_real_english_as_before(unimoe_data: Path, tmp_cache: Path) -> None:
     for name, language, score in (("belebele-ko", "ko", 0.8773), ("scifact", "en", 0.6804), ("nfcorpus", "en", 0.3204)):
         collection = unimoe.load_collection(f"path:{unimoe_data / name}")
