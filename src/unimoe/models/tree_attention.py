@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -263,10 +264,9 @@ def attend_by_spans(spans: Spans, query: Tensor, key: Tensor, value: Tensor, sca
     A key is copied for each part whose path it is on. Work is never split along keys, so that a sequence's result
     depends on no other sequence of its batch.
     """
-    from torch.nn.attention.varlen import varlen_attn
-
+    varlen_attn: Any = import_module("torch.nn.attention.varlen").varlen_attn  # which older versions of torch lack
     keys, values = (states.transpose(0, 1).index_select(0, spans.keys) for states in (key, value))
-    found: Any = varlen_attn(
+    mixed: Tensor = varlen_attn(
         query.transpose(0, 1),
         keys,
         values,
@@ -279,7 +279,6 @@ def attend_by_spans(spans: Spans, query: Tensor, key: Tensor, value: Tensor, sca
         enable_gqa=len(key) < len(query),
         num_splits=1,
     )
-    mixed: Tensor = found
     return mixed
 
 
