@@ -168,9 +168,10 @@ def test_a_decoder_over_spans_has_the_states_and_gradients_of_masks(kind: ModelK
         tree_code.run_tree(quick, tree_code.pack(tree, CPU, torch.float64, varlen=varlen))[0]
         for varlen in (True, False)
     ]
-    torch.testing.assert_close(*found)
-    direction = torch.randn_like(found[0])
-    torch.testing.assert_close(*[torch.autograd.grad((states * direction).sum(), weights) for states in found])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)  # norms and rotations compute in float32
+    direction = torch.randn(found[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    gradients = [torch.autograd.grad((states * direction).sum(), weights) for states in found]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
 BEGINNING = list(range(100, 130))
