@@ -87,7 +87,7 @@ def found_by(name: str, arguments: Sequence[str]) -> tuple[dict[str, Any], float
 
 
 def main() -> int:
-    """Run what is asked for; return 4 where a script failed."""
+    """Run the chosen scripts; return 4 if one of them failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="small sizes, of the scripts that have them")
     parser.add_argument("--only", nargs="+", choices=scripts(), metavar="NAME", help="these scripts alone")

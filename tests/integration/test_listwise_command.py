@@ -152,7 +152,7 @@ def test_a_model_of_jinas_layout_scores_whole_lists_where_it_is_trusted(data: Pa
             with torch.inference_mode():
                 rows = model.rerank(toy.queries[query], [toy.corpus[key].full_text for key in keys])
             assert found == ranked({keys[row["index"]]: row["relevance_score"] for row in rows})
-        assert run_of(out, 0) != run_of(out, 1), "what stands beside a document changes its score"
+        assert run_of(out, 0) != run_of(out, 1), "other documents of the list change the score of one"
 
 
 @pytest.fixture

@@ -149,9 +149,9 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
-def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
-    """Write JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
-    write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON atomically; NaN and infinity, which JSON lacks, raise ``ValueError``."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 WriteLine = Callable[[Path, Any], None]
@@ -160,7 +160,7 @@ WriteLine = Callable[[Path, Any], None]
 
 def write_line(path: Path, value: Any) -> None:
     """Write JSON as ``write_json`` does, in one line."""
-    write_json(path, value, indent=None)
+    write_text(path, json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @contextmanager

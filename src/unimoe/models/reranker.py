@@ -161,7 +161,7 @@ class Reranker(ABC):
     ) -> ShardScores:
         """Score the pairs of all shards, in their order: what the store has is read, the rest is computed.
 
-        A model waits for nothing else: threads prepare and look up the next shards, and write the last one.
+        Beside a model on this machine, threads prepare and look up the next shards, and write the last one.
         """
         in_threads = self.at_once > 1  # which report nothing: the caller's thread does, of whole shards
 

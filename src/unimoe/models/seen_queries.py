@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from unimoe.core.errors import first_few
-from unimoe.core.io import Strict, hash_parts, read_json, write_json
+from unimoe.core.io import Strict, hash_parts, read_json, write_line
 from unimoe.results.topics import normal
 
 SEEN_FILE = "unimoe.queries.json"
@@ -44,7 +44,7 @@ class SeenQueries(Strict):
 
     def write(self, folder: Path) -> None:
         """Write them into the folder of a model."""
-        write_json(folder / SEEN_FILE, self.model_dump(), indent=None)
+        write_line(folder / SEEN_FILE, self.model_dump())
 
 
 NOTHING_SEEN = SeenQueries()

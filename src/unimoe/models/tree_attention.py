@@ -66,8 +66,7 @@ class Spans:
     keys: Tensor  # (K,), places in the packed row
     query_starts: Tensor  # (P + 1,), int32, where each part's queries begin, and the row's end
     key_starts: Tensor  # (P + 1,), int32, where each part's keys begin, and K
-    most_queries: int  # of one part
-    most_keys: int
+    longest: int  # keys of one part at most; it has no more queries
 
 
 @dataclass(frozen=True)
@@ -135,13 +134,8 @@ def _paths(tree: TokenTree, filling: int) -> list[NDArray[np.int64]]:
 
 
 def _spans(tree: TokenTree, filling: int, keys: Tensor, query_starts: Tensor, key_starts: Tensor) -> Spans:
-    """Return the spans of what ``_paths`` made, on its device.
-
-    Kernels are told of more queries and keys than there are: a compiled caller sees few numbers.
-    """
-    most = max(tree.longest, filling)
-    most += -most % _GPU_QUERIES
-    return Spans(keys, query_starts.int(), key_starts.int(), most, most)
+    """Return the spans of what ``_paths`` made, on its device."""
+    return Spans(keys, query_starts.int(), key_starts.int(), max(tree.longest, filling))
 
 
 def _blocks(ends: NDArray[np.int64], ends_there: Tensor, dtype: torch.dtype) -> Iterator[Block]:
@@ -272,8 +266,8 @@ def attend_by_spans(spans: Spans, query: Tensor, key: Tensor, value: Tensor, sca
         values,
         spans.query_starts,
         spans.key_starts,
-        spans.most_queries,
-        spans.most_keys,
+        spans.longest,
+        spans.longest,
         scale=scaling,
         window_size=(-1, 0),
         enable_gqa=len(key) < len(query),

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import Strict, find_files, read_json, write_json
+from unimoe.core.io import Strict, find_files, read_json, write_json, write_line
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 from unimoe.results.predicted import PredictedScores
 
@@ -297,7 +297,7 @@ def write_result(output_dir: Path, result: EvalResult, detail: DrillDown | None 
     if detail is None:
         drilldown_path(path).unlink(missing_ok=True)  # of an earlier run: its ranks may no longer be true
     else:
-        write_json(drilldown_path(path), detail.model_dump(), indent=None)
+        write_line(drilldown_path(path), detail.model_dump())
     write_json(path, result.model_dump())  # last, so that its presence means completeness
     return path
 

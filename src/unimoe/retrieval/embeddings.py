@@ -21,7 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unimoe.core.errors import DataError, InputError, named_inputs
-from unimoe.core.io import Strict, atomic_path, cache_dir, hash_json, hash_parts, lock, read_json, write_json
+from unimoe.core.io import (
+    Strict,
+    atomic_path,
+    cache_dir,
+    hash_json,
+    hash_parts,
+    lock,
+    read_json,
+    write_json,
+    write_line,
+)
 from unimoe.data.collection import Document
 from unimoe.models.embedder import Embedder, Encode, Spread, TextKind
 
@@ -204,7 +214,7 @@ def encode_corpus(
             found = _next_unit(made, names, storage, label)
             if vectors is None:  # now: a model that fails at once leaves nothing
                 vectors = _allocate(path, (len(ids), found.shape[1]), found.dtype)
-                write_json(folder / "ids.json", ids, indent=None)
+                write_line(folder / "ids.json", ids)
             if found.shape[1] != vectors.shape[1]:  # a server's model, or a user's function, has become another
                 raise DataError(
                     f"{folder}: vectors of {vectors.shape[1]} dimensions, and the model now makes {found.shape[1]}; "

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from unimoe.config import BM25Config
 from unimoe.core.errors import DataError
-from unimoe.core.io import checked_json, write_json
+from unimoe.core.io import checked_json, write_line
 from unimoe.data.languages import BIGRAMS, ENGLISH, SNOWBALL
 
 _PART = 2**20
@@ -98,7 +98,7 @@ def write_postings(folder: Path, texts: Iterable[str], words: Words) -> None:
     np.cumsum(starts, out=starts)
     np.save(folder / "starts.npy", starts)
     np.save(folder / "lengths.npy", np.asarray(lengths))
-    write_json(folder / "words.json", list(words.stems), indent=None)
+    write_line(folder / "words.json", list(words.stems))
     counts = np.min_scalar_type(max((part.counts.max(initial=0) for part in parts), default=0))
     with (folder / "documents.npy").open("wb") as first, (folder / "counts.npy").open("wb") as second:
         for file, dtype in ((first, np.dtype(np.uint32)), (second, counts)):

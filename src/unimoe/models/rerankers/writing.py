@@ -23,7 +23,7 @@ from unimoe.models.model import Model
 from unimoe.models.prompts.lists import Conversation
 from unimoe.models.reranker import Candidates, Reranker, Shards, ShardScores, ShardStore, TextPair, pair_texts
 from unimoe.models.served.chat import ChatWriter
-from unimoe.models.served.client import RequestEstimate, Usage, estimate, usage_text
+from unimoe.models.served.client import Client, RequestEstimate, Usage, estimate, usage_text
 from unimoe.models.served.probe import PROBE_PAIRS, served_identity, served_name
 from unimoe.models.writer import LocalWriter, Written
 
@@ -121,24 +121,27 @@ class WritingReranker(Reranker):
 
     def served(self) -> Model:
         """Return the model of a writer behind a server, which is asked about fixed texts at once."""
-        assert isinstance(self.writer, ChatWriter)  # noqa: S101 - who calls it knows
-        name = f"{served_name(self.writer.client.settings)}.{self.kind}"
+        name = f"{served_name(self._client.settings)}.{self.kind}"
         facts: dict[str, Any] = {"usage": self.usage, "name": name, "reads_order": self.reads_order}
         return Model(self.identity, self.prompt_name, rerank=lambda *_, **__: self, **facts)
 
     @cached_property
     def identity(self) -> str:
         """API, server, model, revision and fingerprint of a writer behind a server; see ``served_identity``."""
-        assert isinstance(self.writer, ChatWriter)  # noqa: S101 - who asks for it knows
-        return served_identity(self.writer.client, self._probed, self.kind, self.prompt_name, room=_MOVES)
+        return served_identity(self._client, self._probed, self.kind, self.prompt_name, room=_MOVES)
+
+    @property
+    def _client(self) -> Client:
+        """Of a writer behind a server."""
+        assert isinstance(self.writer, ChatWriter)  # noqa: S101 - a local writer has no address to be asked at
+        return self.writer.client
 
     def _probed(self) -> list[float]:
-        assert isinstance(self.writer, ChatWriter)  # noqa: S101 - as above
         counts = Counter[str]()
         scores = self.scored(self.prepare(PROBE_PAIRS), counts, None)
         if counts[UNPARSABLE] == counts[ANSWERS]:
             said = f"gives no answer that can be read for {self.kind} about the probe texts; serve a model that does"
-            raise DataError(self.writer.client.named(said))
+            raise DataError(self._client.named(said))
         return scores
 
     def _estimated(self, sample: Iterable[Sequence[TextPair]], shards: int) -> RequestEstimate | None:
