@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -300,7 +301,9 @@ def test_a_ray_that_does_not_start_is_one_line(
     def fail(**options: Any) -> None:
         raise error
 
-    monkeypatch.setattr("ray.init", fail)
+    # In place of Ray's own, so that an install without it is tested too.
+    there = SimpleNamespace(init=fail, is_initialized=lambda: False, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", there)
     evaluate = ("evaluate", "--model", "bundled:all-minilm-l6-v2", "--engine", "ray", "--store", tmp_path / "store")
     own = signal.getsignal(signal.SIGTERM)
     assert_refused(call_unimoe(*evaluate), 2, "Ray does not start on this machine (", "ray stop --force")
