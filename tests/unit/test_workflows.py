@@ -120,8 +120,9 @@ def test_the_gate_runs_in_ci_and_every_supported_python_is_tested() -> None:
     of_ci = jobs(ROOT / ".github" / "workflows" / "ci.yml")
     assert any(step.get("run") == ".ci/run" for step in of_ci["gate"]["steps"])
     stated = {name.split()[-1] for name in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", name)}
-    assert set(of_ci["light"]["strategy"]["matrix"]["python"]) == stated
-    assert {*of_ci["full"]["strategy"]["matrix"]["python"], "3.11"} == stated
+    # A Python may run there before the classifiers promise it, never the other way round.
+    assert set(of_ci["light"]["strategy"]["matrix"]["python"]) >= stated
+    assert {*of_ci["full"]["strategy"]["matrix"]["python"], "3.11"} >= stated
 
 
 def test_the_tests_of_the_light_install_are_there_and_in_the_gate() -> None:
