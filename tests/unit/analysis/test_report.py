@@ -89,6 +89,20 @@ def test_every_figure_is_drawn_as_png_and_pdf(results: Results, tmp_path: Path) 
         assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.parametrize("mark", ["\u202e", "\u2067", "\u200f"])
+def test_a_name_that_turns_text_leaves_the_numbers_of_figures_as_they_are(tmp_path: Path, mark: str) -> None:
+    """57.47 behind such a name was drawn as 74.75, in the tables it was right."""
+    scores = np.random.default_rng(3).uniform(size=(3, 30))
+    shown = []
+    for turned in (mark, "\ufffd"):
+        named = {f"{turned}arm_{i}": row for i, row in enumerate(scores)}
+        items = [made.make_result(arm, None, row, dataset=f"{turned}set") for arm, row in named.items()]
+        found = generate_plots(made.results_of(*items), tmp_path / f"{ord(turned)}")
+        assert {"critical-difference", "comparisons"} <= {path.stem for path in found}
+        shown.append([path.read_bytes() for path in sorted(found)])
+    assert shown[0] == shown[1]
+
+
 def test_svgs_share_a_page_and_its_colours_without_sharing_ids_or_styles(results: Results) -> None:
     ids: list[str] = []
     found = drawn(Analysis(results))

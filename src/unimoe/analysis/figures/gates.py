@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from unimoe.analysis.comparisons import Comparison
 from unimoe.analysis.figures.scores import panel_titles
-from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes, Look, in_style, panels
+from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Dashes, Look, in_style, name_rows, panels
 from unimoe.analysis.formats import metric_name, p_text, signed
 from unimoe.analysis.gates import wording
 from unimoe.analysis.gates.definitions import Gate, Label
@@ -144,7 +144,7 @@ def forest_figure(groups: Sequence[CutoffGroup], xlabel: str) -> Figure:
         axes.plot(row.bounds, [place] * len(row.bounds), "|", color="black", markersize=6.0, markeredgewidth=1.0)
         if not math.isnan(row.found.value):
             axes.plot(100.0 * row.found.value, place, row.marker, color=row.look.colour, markeredgecolor="black")
-    axes.set_yticks(list(placed), [row.name for row in placed.values()])
+    name_rows(axes, {place: row.name for place, row in placed.items()})
     axes.tick_params("y", length=0.0)
     axes.spines["left"].set_visible(False)
     past = 4.6 * max(len(row.numbers) for row in placed.values())  # points, more than any of them is wide

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
 from unimoe.analysis.comparisons import ALPHA, Comparison, estimate_of_mean
-from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Look, in_style, legend_of, panels
+from unimoe.analysis.figures.style import HAIRLINE, LONG, NEUTRAL, SHORT, Look, in_style, legend_of, name_rows, panels
 from unimoe.analysis.formats import metric_name, signed
 from unimoe.analysis.gates.definitions import Gate
 from unimoe.analysis.gates.findings import Finding
@@ -56,7 +56,7 @@ def score_figure(results: Results, firsts: Sequence[EvalResult], looks: Mapping[
             if len(scores) > 1:
                 axes.plot(scores.mean(axis=1), [place] * len(scores), "|", color="black", markersize=3.0)
             axes.plot(scores.mean(), place, look.marker, color=look.colour, markeredgecolor="black")
-    axes.set_yticks(range(len(names)), list(names.values()))
+    name_rows(axes, dict(enumerate(names.values())))
     axes.tick_params("y", length=0.0)
     axes.set_ylim(len(names) - 0.5, -0.5)
     return figure

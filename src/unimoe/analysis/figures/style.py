@@ -33,6 +33,7 @@ from matplotlib.text import Text
 from unimoe.analysis.arms import arm_order
 from unimoe.core.console import stderr
 from unimoe.core.io import atomic_path
+from unimoe.core.limits import harmless
 
 ONE_COLUMN, TWO_COLUMNS = 3.3, 6.9
 LETTERS = 15.5  # of a name or sentence in an inch
@@ -162,6 +163,11 @@ def panels(
     return figure, axes
 
 
+def name_rows(axes: Axes, names: Mapping[int, str]) -> None:
+    """Label the rows of a panel; matplotlib sets these texts again whenever it draws, unlike all others of a figure."""
+    axes.set_yticks(list(names), [harmless(name) for name in names.values()])
+
+
 @in_style
 def annotate(figure: Figure, texts: Sequence[str]) -> None:
     """Add lines below a figure, and make room for them: they travel with it wherever it is pasted."""
@@ -200,8 +206,7 @@ def to_svg(figure: Figure, name: str) -> str:
     root = '<svg role="img" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt"'
     svg = root + buffer.getvalue().partition("<svg")[2]
     # Metadata says nothing here, a style sheet would hold for the whole page, and XML holds no control characters.
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", svg)
+    svg = harmless(re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL))
     return re.sub("<[^>]+>", inlined, svg)  # within tags alone: the texts of a figure hold neither < nor >
 
 
@@ -216,6 +221,7 @@ def _arrange(figure: Figure) -> None:
 def _choose_fonts(figure: Figure) -> None:
     for text in figure.findobj(Text):
         if isinstance(text, Text):
+            text.set_text(harmless(text.get_text()))  # a mark that turns text would turn the score behind a name
             text.set_fontfeatures(["-liga"])  # a ligature makes the PDF embed a second font, 0.2 s a file
             if lacking := _lacking(findfont(FONT), text.get_text()):
                 text.set_fontfamily([FONT, *_fonts_with(lacking)])

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from unimoe.analysis.arms import arm_order
-from unimoe.analysis.figures.style import LONG, SHORT, Look, in_style, legend_of, panels
+from unimoe.analysis.figures.style import LONG, SHORT, Look, in_style, legend_of, name_rows, panels
 from unimoe.analysis.tables.cells import short_names
 from unimoe.core.grouping import gathered, natural_key
 from unimoe.results.folder import Seed
@@ -100,7 +100,7 @@ def conflict_figure(logs: Mapping[tuple[str, Seed], ConflictLog]) -> Figure:
         rows = np.arange(len(layers) + 1) - 0.5
         image = axes.pcolormesh(edges, rows, values, cmap=_COLOURS, vmin=-limit, vmax=limit, rasterized=True)
         labels, every = list(short_names(map(str, layers), SHORT).values()), math.ceil(len(layers) / 12)
-        axes.set_yticks(range(0, len(layers), every), labels[::every])
+        name_rows(axes, dict(list(enumerate(labels))[::every]))
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     figure.colorbar(image, ax=panes, aspect=40, ticks=MaxNLocator(5), label="conflict < 0 < agreement")
     return figure
