@@ -5,10 +5,12 @@ Reports in a real browser and tables in LaTeX are in test_report_readers.py, Mar
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +99,7 @@ def test_an_archive_that_unpacks_to_far_more_than_texts_do_is_refused(
         packed.writestr("scifact/corpus.jsonl", " " * 2**22)
     archive = tmp_path / "data" / "scifact.zip"
     monkeypatch.setenv("UNIMOE_DATA", str(tmp_path / "data"))
-    with pytest.raises(DataError, match=r"scifact\.zip: would unpack to 4,194,304 bytes, more than 50 times its size"):
+    with pytest.raises(DataError, match=r"scifact\.zip: unpacks to 4,194,304 bytes or more, over 50 times its size"):
         load_collection("scifact", "test")
     archive.write_bytes(archive.read_bytes().replace((2**22).to_bytes(4, "little"), (99).to_bytes(4, "little")))
     with pytest.raises(DataError, match=r"scifact\.zip: cannot be unpacked \(Bad CRC-32"):
@@ -113,6 +115,36 @@ def test_one_endless_line_is_refused_before_it_fills_the_memory(tmp_path: Path, 
             file.write(b" " * 2**20)
     with pytest.raises(DataError, match=rf"{name}: a line of more than 67,108,864 bytes"):
         [*text_blocks(tmp_path / name)]
+
+
+@pytest.mark.parametrize("name", ["run.trec.gz", "run.json.gz", "blank.gz", "run.parquet"])
+def test_a_file_that_unpacks_to_far_more_than_runs_do_is_refused(tmp_path: Path, name: str) -> None:
+    """Nor is its one long text, repeated in each row of a table, read before its length is known."""
+    file, qrels = tmp_path / name, tmp_path / "q.qrels"
+    qrels.write_text("q 0 d 1\n")
+    if file.suffix == ".parquet":
+        rows = {"query_id": "q", "doc_id": pd.Categorical(["d" * 2**21] * 5), "score": 1.0}
+        pd.DataFrame(rows).to_parquet(file, compression="zstd")
+    else:
+        first = {"run.trec.gz": b"q Q0 d 1 1 t\n", "run.json.gz": b'{"q": {"d": 1}\n'}.get(name, b"")
+        file.write_bytes(gzip.compress(first + b"\n" * 66 * 2**20))
+    done = call_unimoe("evaluate-run", file, qrels)
+    assert_refused(done, 3, f"{name}: unpacks to ", "over 50 times its size")
+
+
+@pytest.mark.parametrize(
+    ("said", "packed"),
+    [
+        ("packed by bzip2; unpack it first", bz2.compress(b"q Q0 d 1 1 t\n")),
+        ("packed by xz; unpack it first", lzma.compress(b"q Q0 d 1 1 t\n")),
+        ("packed by gzip; end its name in .gz", gzip.compress(b"q Q0 d 1 1 t\n")),
+        ("not UTF-8 text; convert it first", "q Q0 café 1 1 t\n".encode("latin-1")),
+    ],
+)
+def test_a_run_that_is_no_text_says_what_it_is(tmp_path: Path, said: str, packed: bytes) -> None:
+    (tmp_path / "r.trec").write_bytes(packed)
+    (tmp_path / "q.qrels").write_text("q 0 d 1\n")
+    assert_refused(call_unimoe("evaluate-run", tmp_path / "r.trec", tmp_path / "q.qrels"), 3, f"r.trec: {said}")
 
 
 LONG = "d" * 2_000_000

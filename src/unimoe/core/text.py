@@ -55,7 +55,7 @@ class TextFile:
         blocks, first = text_blocks(path), ""
         for block in blocks:
             first += block
-            if first.strip():
+            if block.strip():
                 break
         self.name, self._blocks = str(path), chain([first], blocks)
         lines = ((number, line.rstrip("\r")) for number, line in enumerate(first.split("\n"), start=1) if line.strip())

@@ -37,6 +37,17 @@ Subtopics: TypeAlias = Mapping[str, Mapping[str, Mapping[str, float]]]
 LONGEST_LINE = 1 << 26
 """Bytes of a line: packed files of a few kilobytes may unpack to one that fills the memory."""
 
+_MOST_UNPACKED = 50  # bytes from a byte of a packed file; one of texts becomes about three, one of a run up to ten
+
+_PACKED = {
+    b"\x1f\x8b": "packed by gzip; end its name in .gz",
+    b"BZh": "packed by bzip2; unpack it first",
+    b"\xfd7zX": "packed by xz; unpack it first",
+    b"(\xb5/\xfd": "packed by Zstandard; unpack it first",
+    b"PK\x03\x04": "a zip; unpack it first",
+}
+"""Remedies by the first bytes of a file."""
+
 BLOCK = 1 << 16  # bytes read at a time: few enough that what is made of them stays in a processor's cache
 
 
@@ -160,6 +171,15 @@ def _plain(
     return plain
 
 
+def check_unpacked(path: Path, unpacked: int) -> None:
+    """Refuse a packed file that unpacks to this many bytes, where texts and runs do not."""
+    if unpacked > _MOST_UNPACKED * path.stat().st_size:
+        raise DataError(
+            f"{path}: unpacks to {unpacked:,} bytes or more, over {_MOST_UNPACKED} times its size, which texts do not; "
+            "fetch it again, or unpack it yourself"
+        )
+
+
 def text_lines(path: Path | str) -> Iterator[tuple[int, str]]:
     """Yield number (from 1) and text of every line that is not blank; a DataError as from ``text_blocks``."""
     return block_lines(text_blocks(path))
@@ -183,7 +203,7 @@ def text_blocks(path: Path | str) -> Iterator[str]:
     """
     path = Path(path)
     opened = gzip.open if path.suffix == ".gz" else open
-    parts, encoding = list[bytes](), "utf-8-sig"
+    parts, encoding, total = list[bytes](), "utf-8-sig", 0
     try:
         with named_errors(path), opened(path, "rb") as file:
             while chunk := file.read(BLOCK):
@@ -191,6 +211,9 @@ def text_blocks(path: Path | str) -> Iterator[str]:
                 parts.append(chunk[:cut] if cut else chunk)
                 if len(parts) * BLOCK > LONGEST_LINE:
                     raise DataError(f"{path}: a line of more than {LONGEST_LINE:,} bytes; no record is that long")
+                total += len(chunk)
+                if opened is gzip.open and total > LONGEST_LINE:
+                    check_unpacked(path, total)
                 if cut:
                     yield b"".join(parts).decode(encoding)
                     parts, encoding = [chunk[cut:]], "utf-8"
@@ -200,9 +223,9 @@ def text_blocks(path: Path | str) -> Iterator[str]:
         raise DataError(f"{path}: not a complete gzip file; fetch it again") from None
     except UnicodeDecodeError:
         with path.open("rb") as file:
-            packed = opened is open and file.read(2) == b"\x1f\x8b"
-        remedy = "packed by gzip; end its name in .gz" if packed else "not UTF-8 text; convert it first"
-        raise DataError(f"{path}: {remedy}") from None
+            begins = file.read(4) if opened is open else b""
+        packed = (remedy for start, remedy in _PACKED.items() if begins.startswith(start))
+        raise DataError(f"{path}: {next(packed, 'not UTF-8 text; convert it first')}") from None
 
 
 def _one_field_each(texts: Collection[str], path: Path, what: str) -> None:

@@ -18,10 +18,11 @@ from unimoe.core.errors import DataError, UsageError, first_few
 from unimoe.core.io import named_errors
 from unimoe.core.limits import shortened, visible
 from unimoe.core.text import BATCH, SAMPLE, Batch, TextFile, is_number, split_fields
+from unimoe.core.trec import check_unpacked
 
 Row: TypeAlias = tuple[Any, ...]
 
-_BATCH = 10_000  # rows taken at a time
+_BATCH = 128  # rows taken at a time: a file of some kilobytes may say a text of megabytes once, and repeat it in all
 
 
 def frame_rows(content: Any, what: str) -> tuple[tuple[str, ...] | None, Iterator[Any]]:
@@ -70,8 +71,11 @@ def parquet_rows(path: Path | str) -> tuple[tuple[str, ...], Iterator[Row]]:
         raise UsageError(f"{path}: {needs}") from None
     try:
         file = parquet.ParquetFile(path)
+        unpacked = sum(file.metadata.row_group(number).total_byte_size for number in range(file.num_row_groups))
     except (ValueError, OSError) as error:  # pyarrow's are kinds of them
         raise DataError(f"{path}: not a complete parquet file ({shortened(str(error))}); fetch it again") from None
+    if unpacked > 1 << 20:  # small ones are mostly names of columns
+        check_unpacked(Path(path), unpacked)
     return tuple(file.schema_arrow.names), _arrow_rows(file.iter_batches(_BATCH))
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from unimoe.core.errors import DataError, UsageError, system_refusal
 from unimoe.core.io import atomic_dir, cache_dir, hash_json, lock
+from unimoe.core.trec import check_unpacked
 from unimoe.data.collection import Collection, describe_collection
 from unimoe.data.published import APIDOCS, SHORT_NAMES, canonical_name
 from unimoe.data.source import DOWNLOAD_ADVICE, SHORT_NAME, SOURCES, Source, UnavailableError, not_at_hand, user_folder
@@ -65,10 +66,6 @@ def _downloads() -> Path:
     return cache_dir("collections", "beir")
 
 
-_MOST_UNPACKED = 50
-"""Bytes from a byte of a zip; one of texts has about three."""
-
-
 def _unpacked(archive: Path) -> Path:
     """Unpack a zip once into the cache, in a folder named after its content, and return the folder."""
     with _opened(archive) as packed:
@@ -86,12 +83,7 @@ def _opened(archive: Path) -> Iterator[zipfile.ZipFile]:
     """Open a zip to unpack; a DataError where it is damaged, or holds more than texts can."""
     try:
         with zipfile.ZipFile(archive) as packed:
-            unpacked = sum(file.file_size for file in packed.infolist())
-            if unpacked > _MOST_UNPACKED * archive.stat().st_size:
-                raise DataError(
-                    f"{archive}: would unpack to {unpacked:,} bytes, more than {_MOST_UNPACKED} times its size, which "
-                    "texts do not; fetch it again, or unpack it yourself"
-                )
+            check_unpacked(archive, sum(file.file_size for file in packed.infolist()))
             yield packed
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError) as error:
         if system_refusal(error):
