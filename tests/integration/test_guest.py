@@ -49,6 +49,25 @@ def test_nothing_of_the_host_process_is_changed(found: dict[str, Any]) -> None:
     assert {name: what for name, what in found["changed"].items() if what} == {}
 
 
+def test_a_first_call_draws_no_random_number_and_sets_no_variable() -> None:
+    """rich draws one where it is imported, threadpoolctl sets KMP_DUPLICATE_LIB_OK, ruamel.yaml filters warnings."""
+    code = (
+        "import os, random, sys, warnings\nimport scipy.sparse, scipy.stats, pandas\n"
+        "def state(): return random.getstate(), dict(os.environ), [*warnings.filters]\n"
+        "assert not {'rich.style', 'threadpoolctl', 'ruamel.yaml'} & sys.modules.keys()\n"
+        "before = state()\nimport unimoe\n"
+        "run = {f'q{n}': {'d1': 2.0 - n % 3, 'd2': 1.0} for n in range(8)}\n"
+        "other, qrels = {q: {'d1': 1.0, 'd2': 2.0} for q in run}, {q: {'d1': 1} for q in run}\n"
+        "found = unimoe.compare({'a': run, 'b': other}, qrels)\n"
+        "found.table().to_latex()\n"
+        "assert {'rich.style', 'threadpoolctl', 'ruamel.yaml'} <= sys.modules.keys()\n"
+        "print([a == b for a, b in zip(before, state())])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "KMP_DUPLICATE_LIB_OK"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "[True, True, True]\n", done.stderr
+
+
 def test_a_setting_of_the_c_library_would_be_seen() -> None:
     code = (
         "import ctypes\nfrom support import host_process as host\nfrom unimoe.core.memory import keep_freed_memory\n"

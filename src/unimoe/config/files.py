@@ -6,6 +6,10 @@ YAML's own. Errors name the key's path and say what to write instead.
 
 from __future__ import annotations
 
+import unimoe.core.quiet_imports  # noqa: F401
+
+# isort: split
+
 import io
 import json
 import re

@@ -6,6 +6,10 @@ agrees with what is said of another. Draws depend on the seed, the rows and the 
 
 from __future__ import annotations
 
+import unimoe.core.quiet_imports  # noqa: F401
+
+# isort: split
+
 from collections.abc import Iterator
 from functools import cache
 from typing import Any

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import unimoe.core.quiet_imports  # noqa: F401
+
+# isort: split
+
 import csv
 import html
 import io
