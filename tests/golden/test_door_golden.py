@@ -198,7 +198,7 @@ def test_a_finding_that_rests_on_the_order_of_ties_says_so(tmp_path: Path) -> No
     assert "the finding depends on the order of equal scores" in words_of(successful(shown))
     report = (tmp_path / "out" / "analysis" / "report.md").read_text(encoding="utf-8")
     assert "depends on the order of equal scores" in report
-    assert "equal scores, whose order document ids decide" in report
+    assert "documents with equal scores, ordered by their ids" in report
     saved = successful(call_unimoe("compare", "--results", tmp_path / "out"))  # no run is read again
     assert "the finding depends on the order of equal scores" in words_of(saved)
     successful(call_unimoe("analyze", "--output-dir", tmp_path / "out"))

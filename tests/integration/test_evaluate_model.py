@@ -175,7 +175,7 @@ class TestPython:
         corpus = load_collection(f"path:{data / 'toy'}", "test").corpus
         for scores in scripts.run_of(tmp_path, "longest").values():
             assert scores == {document: len(corpus[document].full_text) for document in scores}
-        assert "queries have equal scores, whose order document ids decide" in done.stderr.replace("\n", " ")
+        assert "queries have documents with equal scores, ordered by their ids" in done.stderr.replace("\n", " ")
 
     def test_a_reranker_gets_the_pairs_of_one_query_at_a_time(self, data: Path, tmp_path: Path) -> None:
         for name in ("own", "of_one_query"):

@@ -180,6 +180,13 @@ def test_a_desk_shows_figures_as_wide_as_the_page_and_whole(open_report: Open, p
     assert page.locator(".wide").count() == 0
 
 
+def test_a_screen_reader_says_of_each_figure_what_its_caption_says(open_report: Open, plain: Path) -> None:
+    page = open_report(plain)
+    captions = page.locator("figcaption").all_inner_texts()
+    assert len(captions) > 2
+    assert [page.get_by_role("img", name=caption, exact=True).count() for caption in captions] == [1] * len(captions)
+
+
 def test_search_filters_and_announces_the_count(open_report: Open) -> None:
     page = open_report()
     status = page.locator("#queries-status")

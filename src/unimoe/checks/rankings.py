@@ -22,7 +22,7 @@ from unimoe.core.trec import Grades, Run
 
 SAID_FROM = 0.001  # .1 points between lowest and highest mean
 
-_DECIDED = "equal scores, whose order document ids decide"
+_DECIDED = "documents with equal scores, ordered by their ids"
 
 ByQuery = Mapping[str, float]
 Scorer = Callable[[Grades, Run], Mapping[str, ByQuery]]

@@ -192,7 +192,8 @@ def to_svg(figure: Figure, name: str) -> str:
     """Return the figure as an ``<svg>`` element for an HTML page that has others.
 
     Text stays text, the background is transparent, and what is black takes the page's colour of text, so that it can be
-    read in dark mode. Every id begins with ``name``, unique in the page, of letters, digits, ``-`` and ``_``.
+    read in dark mode. Every id begins with ``name``, unique in the page, of letters, digits, ``-`` and ``_``; the
+    page's element ``{name}-caption`` names the figure to a screen reader.
     """
     buffer = io.StringIO()
     with mpl.rc_context(STYLE | {"svg.hashsalt": name}):
@@ -203,7 +204,8 @@ def to_svg(figure: Figure, name: str) -> str:
         text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", tag[0])
         return text.replace("#000000", "currentColor").replace(f"'{FONT}'", f"'{FONT}', Verdana, sans-serif")
 
-    root = '<svg role="img" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt"'
+    root = f'<svg role="img" aria-labelledby="{name}-caption" fill="currentColor" stroke-linejoin="round"'
+    root += ' stroke-linecap="butt"'
     svg = root + buffer.getvalue().partition("<svg")[2]
     # Metadata says nothing here, a style sheet would hold for the whole page, and XML holds no control characters.
     svg = harmless(re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL))

@@ -38,6 +38,7 @@ def write_report(analysis: Analysis) -> Path:
     with atomic_dir(target / "figures") as folder:
         figures = [
             {
+                "name": drawing.name,
                 "file": save(drawing.figure, folder / drawing.name).name,
                 "caption": drawing.caption,
                 "svg": to_svg(drawing.figure, drawing.name),
