@@ -138,8 +138,8 @@ def read_status(store: UnitStore) -> dict[str, Any]:
     names = sorted(store.keys(SCOPE), reverse=True)
     if not names:
         raise UsageError(
-            f"{store.shown}: not a store, or not yet (no driver has written there); give the folder or URL that "
-            "--store named"
+            f"{store.shown}: not a store, or not yet (no driver has written there); give an experiment's folder, "
+            "or what --store named"
         )
     drivers: list[dict[str, Any]] = []
     best: dict[str, tuple[tuple[bool, int, float], dict[str, Any]]] = {}

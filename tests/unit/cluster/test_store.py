@@ -185,7 +185,7 @@ def test_a_driver_that_began_again_counts_in_place_of_the_lost_one(store: UnitSt
 
 
 def test_a_board_of_another_version_and_a_folder_without_any_are_named(store: UnitStore) -> None:
-    with pytest.raises(UsageError, match=r"not a store, or not yet .*give the folder or URL that --store named"):
+    with pytest.raises(UsageError, match=r"not a store, or not yet .*an experiment's folder, or what --store named"):
         read_status(store)
     write(store, "1", {"what": "x", "speed": 9})
     with pytest.raises(
