@@ -103,6 +103,21 @@ def test_the_finding_is_in_the_summary_and_the_code_is_that_of_verdicts(
     assert says in summary
 
 
+@pytest.mark.skipif(shutil.which("localedef") is None, reason="no localedef, which makes a locale without UTF-8")
+def test_names_are_in_the_summary_whatever_the_locale_of_the_runner(runner: dict[str, str], tmp_path: Path) -> None:
+    made = tmp_path / "locales" / "latin"
+    made.parent.mkdir()
+    subprocess.run(["localedef", "-i", "en_US", "-f", "ISO-8859-1", made], capture_output=True, check=False)
+    runner |= {"LOCPATH": str(made.parent), "LC_ALL": made.name}
+    asked = [sys.executable, "-I", "-c", "import sys; print(sys.stdout.encoding)"]
+    encoding = subprocess.run(asked, env=runner, capture_output=True, text=True, check=True).stdout.strip()
+    assert encoding.lower() == "iso8859-1", "there is such a locale"
+    write_experiment(tmp_path / "results", arms=("rank_only_é", "joint_é"), tir=0.12, logs=False)
+    ended, summary = judge(runner, tmp_path / "results")
+    assert ended == 0
+    assert "joint_é loses" in summary
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     """A checkout that holds modules by the names of what the steps import; to import one ends the process."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-
-RELEASED = False
-"""Whether the package index has unimoe; the first release sets it. Until then its extras come from a clone."""
 
 
 @cache
@@ -24,13 +22,18 @@ def _by_uv() -> bool:
     return clone() is not None and made.is_file() and "\nuv = " in f"\n{made.read_text('utf-8')}"
 
 
+def _is_released() -> bool:
+    """Return whether the package index has this version: that of a tag, since one between tags has ``.dev``."""
+    return ".dev" not in version("unimoe")
+
+
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra, such as ``models``."""
     if _by_uv():
         return f"uv sync --extra {extra}"
     if clone() is not None:
         return f"pip install -e '.[{extra}]'"
-    return f"pip install 'unimoe[{extra}]'" if RELEASED else f"pip install '.[{extra}]' in a clone of unimoe"
+    return f"pip install 'unimoe[{extra}]'" if _is_released() else f"pip install '.[{extra}]' in a clone of unimoe"
 
 
 def install_packages(*packages: str, without_dependencies: str | None = None) -> str:

@@ -63,6 +63,22 @@ def test_a_message_of_a_wheel_knows_no_clone(tmp_path: Path) -> None:
     assert "uv" not in whole + arrow
 
 
+@pytest.mark.parametrize(
+    ("version", "extra"),
+    [
+        ("0.1.0", "'unimoe[models]'"),
+        ("0.2.0.dev3+g62d41c6", "'.[models]' in a clone of unimoe"),
+        ("0.1.0.dev0", "'.[models]' in a clone of unimoe"),
+    ],
+)
+def test_a_wheel_of_a_tag_names_the_package_index_which_has_it(tmp_path: Path, version: str, extra: str) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "unimoe", ignore=shutil.ignore_patterns("__pycache__"))
+    metadata = tmp_path / f"unimoe-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: unimoe\nVersion: {version}\n", "utf-8")
+    assert said(tmp_path)[0].startswith(f"pip install {extra}|")
+
+
 def test_a_message_of_a_clone_names_what_works_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "_by_uv", lambda: True)
     assert advice.install_extra("models") == "uv sync --extra models"
@@ -72,6 +88,3 @@ def test_a_message_of_a_clone_names_what_works_there(tmp_path: Path, monkeypatch
     monkeypatch.setattr(advice, "clone", lambda: tmp_path)
     assert advice.install_extra("models") == "pip install -e '.[models]'"
     assert advice.install_packages("b", without_dependencies="a==1") == "pip install --no-deps a==1 && pip install b"
-    monkeypatch.setattr(advice, "clone", lambda: None)
-    monkeypatch.setattr(advice, "RELEASED", True)
-    assert advice.install_extra("models") == "pip install 'unimoe[models]'"
