@@ -90,13 +90,17 @@ class TextFeatures:
     """What a model reads of batches of texts: their token ids, where those give what the library gives.
 
     The library tokenises each batch again, which takes longer than a small model on a GPU. Both are made of the first
-    batches, until they are equal in one that has padding; where they differ, the library makes all.
+    batches, until they are equal in one that has padding; where they differ, the library makes all. So it does for a
+    first module of somebody else, which may change texts that are in later batches alone.
     """
 
     def __init__(self, model: Any, texts: list[str], sequences: list[list[int]], asked: dict[str, Any]) -> None:
+        from sentence_transformers.base.modules import Transformer
+
         self._model, self._texts, self._sequences, self._asked = model, texts, sequences, asked
         self._types = False
-        self._equal: bool | None = None  # None until both were compared
+        own = getattr(type(model[0]), "preprocess", None) is Transformer.preprocess
+        self._equal: bool | None = None if own else False  # None until both were compared
         self._others: dict[str, Any] = {}  # what the library adds, for all batches alike
 
     def of(self, batch: list[int]) -> dict[str, Any]:

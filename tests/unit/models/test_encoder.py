@@ -110,6 +110,34 @@ def test_the_library_reads_a_few_batches_and_vectors_are_those_of_its_reading(
     assert sum(read) == few + len(texts)
 
 
+_OWN_READING = """
+from sentence_transformers.base.modules import Transformer
+
+class Own(Transformer):
+    def preprocess(self, inputs, *args, **options):
+        {reads}
+"""
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "return super().preprocess([text.replace('#', ' ') for text in inputs], *args, **options)",
+        "return super().preprocess([text.split(' | ')[0] for text in inputs], *args, **options)",
+    ],
+)
+def test_a_module_of_somebody_else_reads_every_text_itself(bare: Path, tmp_path: Path, reads: str) -> None:
+    """It read as the library in the first batches; later texts, which it changes, had the vectors of other texts."""
+    folder = save_sentence_transformer(bare, tmp_path / "own")
+    (folder / "mine.py").write_text(_OWN_READING.format(reads=reads))
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([modules[0] | {"type": "mine.Own"}, *modules[1:]]))
+    encoder = load(folder, trust_remote_code=True)
+    texts = ["the cat sat on the mat and a dog ran", "rain over the old house", "a#dog", "the | cat"]
+    theirs = encoder.model.encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(encoder.encode(texts, batch_size=2), theirs, atol=1e-6)
+
+
 def test_texts_are_cut_to_the_length_of_a_call_the_config_or_the_positions(
     bare: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
