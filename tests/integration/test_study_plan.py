@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.scripts import call_unimoe, successful
 from support.studies import (
     WordEmbedder,
     arms_study,
@@ -20,8 +21,10 @@ from support.studies import (
     toy_config,
     toy_keys,
 )
-from support.tiny_models import save_tiny_encoder
+from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
+from unimoe.core.trec import write_run
+from unimoe.models import device as device_module
 from unimoe.models.embedder import Vectors
 from unimoe.retrieval.embeddings import cached_embeddings, made_up
 from unimoe.studies.common.family import family_of
@@ -95,6 +98,27 @@ def test_a_plan_says_what_every_arm_takes_and_writes_nothing(
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "study").exists()
     assert not [*(tmp_path / "cache").glob("vectors/*")], "a corpus was embedded"
+
+
+@pytest.mark.parametrize("what", ["study", "evaluate", "label"])
+@pytest.mark.parametrize("share", [0.4, 0.95])
+def test_a_plan_on_a_busy_machine_says_so(
+    what: str, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hours that other work had stretched were printed as if the machine were idle."""
+    monkeypatch.setattr(device_module, "_probe", lambda _: ({"float32": 2e9, "bfloat16": 1e9}, share))
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0), raising=False)
+    if what == "study":
+        given = ["study", str(loss_study(tmp_path))]
+    else:
+        data, model = topics_folder(tmp_path / "data"), save_tiny_cross_encoder(tmp_path / "ce")
+        write_run(tmp_path / "run.trec", {"test00": {"d000": 2.0, "d001": 1.0}}, "run")
+        given = [what, "--model", f"cross-encoder:{model}", "--dataset", f"path:{data}"]
+        given += ["--runs", str(tmp_path / "run.trec")] if what == "label" else []
+        given += ["--output" if what == "label" else "--output-dir", str(tmp_path / "out")]
+    done = successful(call_unimoe(*given, "--plan", "--device", "cpu"))
+    said = "measured on a busy machine: other work left 40% of the processors' time, load average 1000.0"
+    assert done.stderr.count(said) == (share < 0.5)
 
 
 class CountingEmbedder(WordEmbedder):

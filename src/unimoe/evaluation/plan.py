@@ -27,6 +27,7 @@ from unimoe.evaluation.mteb.prompts import TaskPrompts
 from unimoe.evaluation.system import System
 from unimoe.evaluation.tasks.embed import card_of, result_dataset
 from unimoe.models.batching import batches
+from unimoe.models.device import warn_of_other_work
 from unimoe.models.embedder import Embedder
 from unimoe.models.matcher import Matcher
 from unimoe.models.model import Model
@@ -205,7 +206,8 @@ def plan_evaluation(
                 yield found
 
     in_mteb = [(task, one) for one in data.mteb for task in data.tasks(system, one)]
-    print_plan(system, planned(), data.tasks(system), price_per_hour, in_mteb)
+    if print_plan(system, planned(), data.tasks(system), price_per_hour, in_mteb):
+        warn_of_other_work(device.type)
     if others:
         stdout.print(f"so much for each of the {len(systems)} orders of the candidates", soft_wrap=True)
     failures.refuse(done=True)
@@ -217,11 +219,11 @@ def print_plan(
     tasks: Sequence[Task],
     price: float | None,
     mteb: Iterable[tuple[Task, AbsTask]] = (),
-) -> None:
+) -> float:
     """Print datasets, queries, pairs, tokens, disk, and the expected time and cost of evaluating a system.
 
     ``price`` is that of an hour of this machine, in any currency; None prints hours alone. ``mteb`` has tasks of MTEB
-    and what the system does there.
+    and what the system does there. Return the seconds that were foretold.
     """
     model, works, fusion, encoders = system.model, list[PlannedWork](), list[PlannedWork](), dict[str, Any]()
     assert model is not None  # noqa: S101 - for the type checker
@@ -274,6 +276,7 @@ def print_plan(
             stdout.print(
                 f"{label}: {amount:,} {unit}, {disk:,.0f} MiB, {in_hours(seconds)}{cost} {speed}", soft_wrap=True
             )
+    return sum(work.seconds for work in (*fusion, *works))
 
 
 def _made_up(words: Sequence[str], characters: int, texts: int) -> list[str]:

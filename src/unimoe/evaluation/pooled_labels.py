@@ -25,6 +25,7 @@ from unimoe.evaluation.labels import Graded, Grader, kept_shards, load_grader
 from unimoe.evaluation.plan import rerank_job
 from unimoe.formats.qrels import read_qrels
 from unimoe.formats.runs import read_run
+from unimoe.models.device import warn_of_other_work
 from unimoe.models.reranker import cut_pairs, pair_texts
 from unimoe.models.served.grader import HIGHEST
 from unimoe.results.runs.sources import refuse_empty
@@ -68,7 +69,8 @@ def label_pool(
     left = {query: row for query, row in rest.items() if row}
     pairs, every = sum(map(len, left.values())), sum(map(len, pool.values()))
     kept = f", {every - pairs:,} are graded already" if every > pairs else ""
-    cost = _cost(grader, replace(collection, queries={key: collection.queries[key] for key in left}), left, plan=plan)
+    asked = replace(collection, queries={key: collection.queries[key] for key in left})
+    cost = _cost(grader, asked, left, device if plan else None)
     (stdout if plan else stderr).print(f"{every:,} pairs of {len(pool):,} queries{kept}{cost}", soft_wrap=True)
     if plan:
         return
@@ -137,17 +139,20 @@ def _made_before(output: Path, fingerprint: str) -> _Made:
     return made
 
 
-def _cost(grader: Grader, asked: Collection, left: Run, *, plan: bool) -> str:
+def _cost(grader: Grader, asked: Collection, left: Run, timed_on: torch.device | None) -> str:
     """Return what a server will be asked, or in a plan how long another model will take, by a moment of its work."""
     pairs = sum(map(len, left.values()))
-    if not pairs or not (plan or grader.system.recipe is None):  # which a server has not
+    if not pairs or not (timed_on or grader.system.recipe is None):  # which a server has not
         return ""
     reranker = grader.model.reranker()
     if request := reranker.asked(asked, left):
         return f"; {request}"
+    if timed_on is None:
+        return ""
     groups = [pair_texts(asked, group) for group in spread(cut_pairs(asked, left, ("query_first", 0)), 4)]
-    seconds = pairs * rerank_job(reranker, groups, pairs).seconds_each() if plan else 0.0
-    return f"; {in_hours(seconds)} (probe: {pairs / seconds:,.0f} pairs a second)" if plan else ""
+    seconds = pairs * rerank_job(reranker, groups, pairs).seconds_each()
+    warn_of_other_work(timed_on.type)
+    return f"; {in_hours(seconds)} (probe: {pairs / seconds:,.0f} pairs a second)"
 
 
 def _write(output: Path, qrels: Qrels, grader: Grader, made: _Made, new: Graded, facts: Mapping[str, object]) -> None:

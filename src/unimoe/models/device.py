@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from unimoe.config.base import Dtype
+from unimoe.core.console import stderr
 from unimoe.core.errors import UsageError
 from unimoe.results import processor_name
 
@@ -123,6 +124,12 @@ def other_work(device: str) -> str:
         f"measured on a busy machine: other work left {share:.0%} of the processors' time, load average {load:.1f}; "
         "measure again when it is quiet"
     )
+
+
+def warn_of_other_work(device: str) -> None:
+    """Say on stderr that an estimate, which is printed now, was measured beside other work."""
+    if slowed := other_work(device):
+        stderr.print(slowed, style="yellow", soft_wrap=True)
 
 
 @cache

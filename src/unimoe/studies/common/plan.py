@@ -19,6 +19,7 @@ from unimoe.core.console import in_hours, stderr, stdout
 from unimoe.core.io import hash_json
 from unimoe.core.planning import SECONDS, Job
 from unimoe.evaluation.plan import embed_job
+from unimoe.models.device import warn_of_other_work
 from unimoe.models.embedder import Embedder, TextKind
 from unimoe.retrieval.embeddings import Embedded, made_up
 from unimoe.studies.common.family import Family
@@ -101,6 +102,7 @@ def _print_plan(
     total, fewest = total + embedded, fewest + embedded
     early = f"{in_hours(fewest)} to " if in_hours(fewest) != in_hours(total) else ""
     stdout.print(f"In all about {early}{in_hours(total)} in this process", soft_wrap=True)
+    warn_of_other_work(family.device.type)
 
 
 def _timed(family: Family[Any, Any], arm: str, config: Any, limit: float) -> Expected:
