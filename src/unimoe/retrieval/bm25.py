@@ -10,11 +10,11 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
+from unicodedata import unidata_version
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from unimoe.core.io import atomic_dir, cache_dir, hash_parts, lock, write_json
 from unimoe.core.trec import Run, head, write_run
 from unimoe.data.collection import Collection
 from unimoe.formats.runs import read_run
-from unimoe.results import safe_name
+from unimoe.results import package_versions, safe_name
 from unimoe.retrieval.postings import Postings, Words, analyzer_name, damaged, write_postings
 
 BM25Engine = Literal["bm25s", "rank_bm25"]
@@ -226,9 +226,9 @@ def _searched(
 
 
 def _versions(engine: BM25Engine) -> list[str]:
-    """Return the libraries that a search depends on, with their versions."""
-    libraries = ("bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
-    return [f"{library} {version(library)}" for library in libraries]
+    """Return what words and a search depend on, with versions: libraries, unimoe too, and Python's table of letters."""
+    libraries = ("unimoe", "bm25s", "PyStemmer", *(["rank-bm25"] if engine == "rank_bm25" else []))
+    return [f"Unicode {unidata_version}", *map(" ".join, package_versions(libraries).items())]
 
 
 def kept_run(path: Path, depth: int) -> Path | None:

@@ -25,6 +25,7 @@ from unimoe.core.io import cache_dir, hash_file, write_text
 from unimoe.core.trec import Run, head, write_run
 from unimoe.data.collection import Collection, Document, assemble
 from unimoe.formats.runs import read_run
+from unimoe.results import package_versions
 from unimoe.retrieval import bm25, postings
 from unimoe.retrieval.bm25 import BM25Engine, bm25_run, first_stage_name
 from unimoe.retrieval.first_stage import FirstStage, FirstStageRun, reciprocal_rank_fusion
@@ -148,6 +149,22 @@ def test_other_depths_parameters_and_queries_find_the_kept_index(monkeypatch: py
     bm25_run(whole, 10, BM25Config(stemmer="none"), cached=True)
     bm25_run(whole, 10, BM25Config(language="de"), cached=True)
     assert len(read) == 3, "words of another analyzer are others"
+
+
+@pytest.mark.parametrize("other", ["unimoe", "bm25s", "PyStemmer", "Unicode"])
+@both_engines
+def test_what_another_version_kept_is_made_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_cache: Path, engine: BM25Engine, other: str
+) -> None:
+    """Words that a newer version splits otherwise were not found in the postings of an older one, in silence."""
+    bm25_run(COLLECTION, 5, PARAMS, engine=engine, cached=True)
+    if other == "Unicode":
+        monkeypatch.setattr(bm25, "unidata_version", "99.0.0")
+    else:
+        monkeypatch.setattr(bm25, "package_versions", lambda names: package_versions(names) | {other: "99.0"})
+    bm25_run(COLLECTION, 5, PARAMS, engine=engine, cached=True)
+    assert len([*tmp_cache.glob("bm25/*.trec")]) == 2
+    assert len([*tmp_cache.glob("index/[!.]*")]) == (2 if engine == "bm25s" else 0)
 
 
 def in_order(run: Run) -> list[tuple[str, list[tuple[str, float]]]]:
