@@ -15,12 +15,12 @@ import torch
 from support import scripts, tiny_models
 from support.model_server import ModelServer, serve
 from support.toy_collections import invented, write_invented
+from support.windows import in_windows
 
 from unimoe.config import BM25Config
 from unimoe.config.listwise import ListwiseConfig
 from unimoe.core.trec import ranked
 from unimoe.data.catalog import load_collection
-from unimoe.models.lists import in_windows
 from unimoe.models.served.probe import PROBE_PAIRS
 from unimoe.results import EvalResult, read_result
 from unimoe.results.folder import load_all_results

@@ -166,9 +166,7 @@ class Reranker(ABC):
         in_threads = self.at_once > 1  # which report nothing: the caller's thread does, of whole shards
 
         def looked_up(shard: Sequence[Pair]) -> LookedUp:
-            prepared = prepare(self, collection, shard)
-            file = store.file(shard, prepared) if store else None
-            return prepared, file, read_shard(file) if file else None
+            return self.looked_up(collection, shard, store)
 
         def finished(shard: Sequence[Pair], looked: LookedUp, write: WriteLine) -> ShardScores:
             prepared, file, found = looked
@@ -181,8 +179,7 @@ class Reranker(ABC):
                 advance(len(shard))
             return found
 
-        scores: list[float] = []
-        seconds, usage = 0.0, Counter[str]()
+        all_found: list[ShardScores] = []
         with written_behind() as behind:
             if in_threads:
                 made = ahead(lambda shard: finished(shard, looked_up(shard), write_line), shards, self.at_once)
@@ -191,12 +188,26 @@ class Reranker(ABC):
                 made = (finished(shard, looked, behind) for shard, looked in zip(shards, ready, strict=True))
             with closing(made):
                 for shard, found in zip(shards, made, strict=True):
-                    scores += found.scores
-                    seconds += found.seconds
-                    usage.update(found.usage)
+                    all_found.append(found)
                     if advance and in_threads:
                         advance(len(shard))
-        return ShardScores(scores=scores, seconds=seconds, token_budget=self.token_budget, usage=dict(usage))
+        return joined(all_found, self.token_budget)
+
+    def looked_up(self, collection: Collection, shard: Sequence[Pair], store: ShardStore | None) -> LookedUp:
+        """Return what is prepared of a shard, its file, and its scores where the store has them."""
+        prepared = prepare(self, collection, shard)
+        file = store.file(shard, prepared) if store else None
+        return prepared, file, read_shard(file) if file else None
+
+
+def joined(parts: Sequence[ShardScores], token_budget: int | None = None) -> ShardScores:
+    """Return the scores of shards as those of one, with their time and cost."""
+    usage = Counter[str]()
+    for part in parts:
+        usage.update(part.usage)
+    scores = [score for part in parts for score in part.scores]
+    seconds = sum(part.seconds for part in parts)
+    return ShardScores(scores=scores, seconds=seconds, token_budget=token_budget, usage=dict(usage))
 
 
 @dataclass(frozen=True)

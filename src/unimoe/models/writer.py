@@ -9,12 +9,25 @@ import torch
 from torch import Tensor
 
 from unimoe.models.base import BaseModel, position_limit
-from unimoe.models.batching import FittingBatches, default_token_budget
+from unimoe.models.batching import FittingBatches
+from unimoe.models.lists import BEGIN_OF_THOUGHT
 from unimoe.models.model_files import silence_transformers
-from unimoe.models.prompts.lists import Conversation, in_one_message
+from unimoe.models.prompts.lists import Conversation, control_tokens, in_one_message
 from unimoe.models.prompts.tokenizers import first_token, tokenize
 
-_TAIL = 16  # last tokens that are read for the end of a thought
+_TAIL = 16  # last tokens that are read for the beginning or end of a thought
+
+CPU_WRITING, GPU_WRITING = 8192, 2**17
+"""Tokens of prompts and answers that are written together: each has a state in all layers, 128 KiB in one of Mistral
+7B. A machine's memory for them is read for every token, and so are the weights, whether for one text or for many."""
+
+
+class Ask(NamedTuple):
+    """A conversation to answer: the tokens of its longest answer, a thought included, and those of both together."""
+
+    conversation: Conversation
+    tokens: int
+    size: int
 
 
 class Written(NamedTuple):
@@ -35,13 +48,14 @@ class Continued(NamedTuple):
 class LocalWriter:
     """Writes by a causal language model of transformers, greedily: equal prompts have equal answers.
 
-    ``max_length`` are the tokens of prompt and answer; None for as many as the model has positions for.
+    ``max_length`` are the tokens of prompt and answer; None for as many as the model has positions for. ``thinks`` says
+    whether a model that can think does so.
     """
 
     at_once = 1
 
-    def __init__(self, base: BaseModel, max_length: int | None = None) -> None:
-        self._model, self.tokenizer = base.model, base.tokenizer
+    def __init__(self, base: BaseModel, max_length: int | None = None, *, thinks: bool = False) -> None:
+        self._model, self.tokenizer, self._thinks = base.model, base.tokenizer, thinks
         stated = getattr(base.model.config.get_text_config(), "max_position_embeddings", None)
         limits = [limit for limit in (max_length, stated, position_limit(base.model)) if limit is not None]
         self.room = min(limits, default=None)
@@ -49,45 +63,55 @@ class LocalWriter:
         ends = base.model.generation_config.eos_token_id
         given = ends if isinstance(ends, list) else [ends]
         self._ends = sorted({end for end in (*given, base.tokenizer.eos_token_id) if end is not None})
-
         self.place: torch.device = base.model.device
+        self.budget = CPU_WRITING if self.place.type == "cpu" else GPU_WRITING
+        self.control = control_tokens(str(token) for token in base.tokenizer.added_tokens_decoder.values())
 
-    def fits(self, conversation: Conversation, tokens: int) -> bool:
-        """Return whether prompt and answer have a place in the model."""
-        return self.room is None or self.size(conversation) + tokens <= self.room
+    def ask(self, conversation: Conversation, tokens: int) -> Ask:
+        """Return a conversation with its tokens."""
+        return Ask(conversation, tokens, len(self._prompt(conversation)) + tokens)
 
-    def size(self, conversation: Conversation) -> int:
-        """Return the tokens of a prompt."""
-        return len(self._prompt(conversation, thinks=False))
+    def together(self, asks: Sequence[Ask]) -> int:
+        """Return how many, of the first ones, are answered in one batch; they are padded to the longest."""
+        longest, most = 0, min(self.budget, self.fitting.reduced or self.budget)
+        for count, ask in enumerate(asks):
+            longest = max(longest, ask.size)
+            if count and longest * (count + 1) > most:
+                return count
+        return len(asks)
 
-    def write(self, conversation: Conversation, tokens: int, *, thinks: bool = False) -> Written:
-        """Return an answer of so many tokens at most; ``thinks`` says whether a model that can think does so."""
-        prompt = self._prompt(conversation, thinks=thinks)
-        (found,) = self.follow([prompt], tokens)
+    def write(self, asks: Sequence[Ask]) -> list[Written]:
+        """Return the answers to conversations, written together."""
+        prompts = [self._prompt(ask.conversation) for ask in asks]
+        found = self.follow(prompts, [ask.tokens for ask in asks])
+        return [self._written(prompt, one) for prompt, one in zip(prompts, found, strict=True)]
+
+    def _written(self, prompt: list[int], found: Continued) -> Written:
+        opened = self.tokenizer.decode(prompt[-_TAIL:]).rstrip().endswith(BEGIN_OF_THOUGHT)  # by the chat template
         text = self.tokenizer.decode(found.ids, skip_special_tokens=True)
-        return Written(text, found.cut, {"tokens": float(len(prompt) + len(found.ids))})
+        usage = {"tokens": float(len(prompt) + len(found.ids))}
+        return Written(BEGIN_OF_THOUGHT * opened + text, found.cut, usage)
 
     @torch.inference_mode()
-    def follow(
-        self, prompts: Sequence[list[int]], tokens: int, until: str | None = None, budget: int | None = None
-    ) -> list[Continued]:
+    def follow(self, prompts: Sequence[list[int]], tokens: Sequence[int], until: str | None = None) -> list[Continued]:
         """Return the most probable tokens after each prompt, up to the end of a text or the word ``until``.
 
-        ``budget`` are the tokens of a batch, prompts and answers; None for what suits the device.
+        ``tokens`` are the most of each.
         """
         found: dict[int, Continued] = {}
-        most = budget or default_token_budget(self.place)
+        if not any(tokens):
+            return [Continued([], cut=True) for _ in prompts]
 
         def compute(batch: list[int]) -> list[Continued]:
-            return self._batch([prompts[index] for index in batch], tokens, until)
+            return self._batch([prompts[index] for index in batch], [tokens[index] for index in batch], until)
 
         # Prompts that may be much shorter than their answers share a batch by what they grow to.
-        grown = [[*prompt, *[0] * tokens] for prompt in prompts]
-        for batch, answers in self.fitting.run(grown, compute, most):
+        grown = [[*prompt, *[0] * most] for prompt, most in zip(prompts, tokens, strict=True)]
+        for batch, answers in self.fitting.run(grown, compute, self.budget):
             found |= dict(zip(batch, answers, strict=True))
         return [found[index] for index in range(len(prompts))]
 
-    def _batch(self, prompts: Sequence[list[int]], tokens: int, until: str | None) -> list[Continued]:
+    def _batch(self, prompts: Sequence[list[int]], tokens: Sequence[int], until: str | None) -> list[Continued]:
         from transformers import GenerationConfig, StoppingCriteriaList
 
         width, padding = max(map(len, prompts)), self._ends[0] if self._ends else 0
@@ -95,7 +119,7 @@ class LocalWriter:
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=self.place)
         # All that a model's own settings may change about the most probable words is named.
         how = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=tokens, do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
+            max_new_tokens=max(tokens), do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
             eos_token_id=self._ends or None, pad_token_id=padding,
         )  # fmt: skip
         stops = StoppingCriteriaList([self._stops(until, width)] if until else [])
@@ -103,7 +127,8 @@ class LocalWriter:
             written: Tensor = self._model.generate(
                 input_ids=ids, attention_mask=mask, generation_config=how, stopping_criteria=stops, use_cache=True
             )
-        return [self._read(row, until, tokens) for row in written[:, width:].tolist()]
+        rows = zip(written[:, width:].tolist(), tokens, strict=True)
+        return [self._read(row[:most], until, most) for row, most in rows]
 
     def _stops(self, until: str, width: int) -> Any:
         def stops(ids: Tensor, scores: Any, **_: Any) -> Tensor:
@@ -119,14 +144,14 @@ class LocalWriter:
         done = end is not None or bool(until and until in self.tokenizer.decode(own))
         return Continued(own, cut=not done and len(own) == tokens)
 
-    def _prompt(self, conversation: Conversation, *, thinks: bool) -> list[int]:
+    def _prompt(self, conversation: Conversation) -> list[int]:
         """Return the token ids of a conversation in the model's own chat template, or of its texts without one."""
         from jinja2 import TemplateError
 
         if not self.tokenizer.chat_template:
             (ids,) = tokenize(self.tokenizer, ["\n\n".join(message["content"] for message in conversation) + "\n"])
             return first_token(self.tokenizer) + ids
-        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": thinks}
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": self._thinks}
         try:
             text = self.tokenizer.apply_chat_template(conversation, **options)
         except TemplateError:  # some take no system message, or none of an assistant before a user's

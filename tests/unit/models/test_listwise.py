@@ -7,6 +7,8 @@ import random
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ import pytest
 import torch
 from support.experiments import tiny_experiment
 from support.model_server import ModelServer, serve
-from support.tiny_models import tiny_base
+from support.tiny_models import tiny_base, tiny_model, tiny_tokenizer
 from support.toy_collections import invented
+from support.windows import in_windows
 
 from unimoe.config import Experiment
 from unimoe.config.listwise import ListwiseConfig
@@ -24,12 +27,13 @@ from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.trec import Run, ranked
 from unimoe.evaluation.tasks.rerank import rerank_collection, shuffled
-from unimoe.models.lists import DOUBLED, PARTIAL, UNPARSABLE, in_windows, read_best, read_permutation
-from unimoe.models.prompts.lists import Conversation, rank_gpt, shown
+from unimoe.models.base import BaseModel
+from unimoe.models.lists import DOUBLED, PARTIAL, UNPARSABLE, read_best, read_permutation
+from unimoe.models.prompts.lists import Conversation, control_tokens, rank_gpt, shown
 from unimoe.models.reranker import ShardStore
 from unimoe.models.rerankers.listwise import ListwiseReranker
 from unimoe.models.served.chat import ChatWriter
-from unimoe.models.writer import LocalWriter, Written
+from unimoe.models.writer import Ask, LocalWriter, Written
 
 pytestmark = pytest.mark.usefixtures("tmp_cache")
 
@@ -122,8 +126,9 @@ def test_answers_are_repaired_by_the_written_rule(answer: str | None, order: lis
 
 def test_the_best_one_is_a_single_number() -> None:
     assert read_best("[2]", 3) == ([1, 0, 2], ())
-    assert read_best("Passage 3.", 3) == ([2, 0, 1], ())
-    for answer in ("[1] or [2]", "none", "[4]", None):
+    assert read_best("Passage 3.", 3) == ([2, 1, 0], ()), "it changes places with the first"
+    assert read_best("I think that [2] is best, as it is of 1987.", 3) == ([1, 0, 2], ())
+    for answer in ("[1] or [2]", "none", "[4]", "[0]", None):
         assert read_best(answer, 3) == ([0, 1, 2], (UNPARSABLE,)), answer
 
 
@@ -142,21 +147,21 @@ def test_settings_that_would_leave_documents_out_are_refused() -> None:
 class Oracle:
     """A writer that ranks by a key, and fails in given ways; it remembers what it was asked."""
 
-    place, at_once = "here", 1
+    place, at_once, control = "here", 1, control_tokens()
 
     def __init__(self, says: Callable[[str], str], most: int = 10**9) -> None:
-        self.says, self.most, self.asked = says, most, list[str]()
+        self.says, self.room, self.asked = says, most, list[str]()
 
-    def fits(self, conversation: Conversation, tokens: int) -> bool:
-        return self.size(conversation) <= self.most
+    def ask(self, conversation: Conversation, tokens: int) -> Ask:
+        return Ask(conversation, tokens, sum(len(message["content"].split()) for message in conversation))
 
-    def size(self, conversation: Conversation) -> int:
-        return sum(len(message["content"].split()) for message in conversation)
+    def together(self, asks: Sequence[Ask]) -> int:
+        return min(2, len(asks))
 
-    def write(self, conversation: Conversation, tokens: int, *, thinks: bool = False) -> Written:
-        text = conversation[-1]["content"]
-        self.asked.append(text)
-        return Written(self.says(text), False, {"tokens": 7.0})
+    def write(self, asks: Sequence[Ask]) -> list[Written]:
+        texts = [ask.conversation[-1]["content"] for ask in asks]
+        self.asked += texts
+        return [Written(self.says(text), False, {"tokens": 7.0}) for text in texts]
 
 
 def writing(says: Callable[[str], str], most: int = 10**9) -> Any:
@@ -263,7 +268,7 @@ def test_a_window_that_does_not_fit_loses_words_of_its_documents() -> None:
     found = rerank_collection(reranker, COLLECTION, CANDIDATES)
     assert found.usage["shortened windows"] == 3
     assert all(len(text.split()) < 6 for prompt in oracle.asked for text in texts_in(prompt))
-    with pytest.raises(DataError, match=r"does not fit into the model; lower listwise\.window"):
+    with pytest.raises(DataError, match=r"does not fit into 20 tokens; lower listwise\.window"):
         rerank_collection(ListwiseReranker(writing(permutation, most=20), ListwiseConfig()), COLLECTION, CANDIDATES)
 
 
@@ -271,7 +276,18 @@ def test_a_conversation_of_rank_gpt_names_each_document_once() -> None:
     conversation = rank_gpt("why", ["a", "b"])
     assert [message["role"] for message in conversation] == ["system", *["user", "assistant"] * 3, "user"]
     assert conversation[5] == {"role": "user", "content": "[2] b"}
-    assert shown("as [1] and\n[2] say so", 4) == "as (1) and (2)"
+    assert shown("as [1] and\n[2] say so", 4, control_tokens()) == "as (1) and (2)"
+
+
+FEW = ListwiseConfig(window=12, words=4)
+
+
+def causal(kind: str) -> BaseModel:
+    """A tiny model of a kind of transformers, whose answers end."""
+    if kind == "qwen3":
+        return tiny_base("qwen3", layers=2)
+    model = tiny_model(kind, max_position_embeddings=1024, eos_token_id=2, bos_token_id=None)
+    return BaseModel(model, tiny_tokenizer(), kind)
 
 
 class TestLocalWriter:
@@ -292,17 +308,72 @@ class TestLocalWriter:
         prompts = [base.tokenizer(text)["input_ids"] for text in ("the cat", "a quick sort splits the list", "rain")]
         expected = [self.greedy(base.model, prompt, 9, set(writer._ends)) for prompt in prompts]
         for budget in (1, 10_000):
-            found = writer.follow(prompts, 9, budget=budget)
+            writer.budget = budget
+            found = writer.follow(prompts, [9] * 3)
             assert [one.ids for one in found] == expected
             assert [one.cut for one in found] == [len(ids) == 9 for ids in expected]
+
+    @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])  # positions that turn, and positions that are learnt
+    @pytest.mark.parametrize("way", ["permutation", "setwise", "pairwise"])
+    def test_lists_of_many_queries_are_written_together_as_one_by_one(
+        self, kind: Any, way: Any, tmp_path: Path
+    ) -> None:
+        draw = random.Random(1)
+        uneven = replace(
+            COLLECTION,
+            corpus={
+                key: one._replace(text=" ".join(draw.choices(["abc", "def", "ghi"], k=draw.randint(1, 9))))
+                for key, one in COLLECTION.corpus.items()
+            },
+        )
+        candidates = {q: dict(list(row.items())[: 2 + 2 * n]) for n, (q, row) in enumerate(CANDIDATES.items())}
+        runs, sizes = [], list[int]()
+        for budget in (1, 10**6):
+            writer = LocalWriter(causal(kind))
+            writer.budget = budget
+            write, answers = writer.write, dict[str, str]()
+
+            def kept(asks: Sequence[Ask], write: Any = write, answers: dict[str, str] = answers) -> list[Written]:
+                sizes.append(len(asks))
+                found: list[Written] = write(asks)
+                answers.update({str(ask.conversation): one.text for ask, one in zip(asks, found, strict=True)})
+                return found
+
+            writer.write = kept  # type: ignore[method-assign]
+            reranker = ListwiseReranker(writer, ListwiseConfig(way=way, window=2 if way == "pairwise" else 4, passes=2))
+            found = rerank_collection(reranker, uneven, candidates)
+            runs.append((found.run, found.usage, answers))
+            assert max(sizes) == (1 if budget == 1 else 3)
+        assert runs[0] == runs[1]
+        assert len(set(runs[0][2].values())) > 3, "answers differ"
+
+    def test_a_killed_run_has_kept_the_answers_that_were_written(self, tmp_path: Path) -> None:
+        whole = rerank_collection(ListwiseReranker(LocalWriter(causal("qwen3")), FEW), COLLECTION, CANDIDATES)
+        store, batches = ShardStore(tmp_path, "f"), list[int]()
+        for stops in (2, 3, 99):
+            writer = LocalWriter(causal("qwen3"))
+            write, left = writer.write, iter(range(stops))
+
+            def killed(asks: Sequence[Ask], write: Any = write, left: Iterator[int] = left) -> list[Written]:
+                if next(left, None) is None:
+                    raise KeyboardInterrupt
+                batches.append(len(asks))
+                return write(asks)  # type: ignore[no-any-return]
+
+            writer.write = killed  # type: ignore[method-assign]
+            with suppress(KeyboardInterrupt):
+                found = rerank_collection(ListwiseReranker(writer, FEW), COLLECTION, CANDIDATES, store=store)
+        assert found.run == whole.run
+        assert found.usage == whole.usage
+        assert sum(batches) == whole.usage["answers"], "no answer is written twice"
 
     def test_it_stops_at_a_word(self) -> None:
         base = tiny_base(layers=2)
         writer = LocalWriter(base)
         prompt = base.tokenizer("the cat")["input_ids"]
-        (whole,) = writer.follow([prompt], 9)
+        (whole,) = writer.follow([prompt], [9])
         word = base.tokenizer.decode(whole.ids[3:5])
-        (found,) = writer.follow([prompt], 9, until=word)
+        (found,) = writer.follow([prompt], [9], until=word)
         assert len(found.ids) < 9
         assert word in base.tokenizer.decode(found.ids)
         assert not found.cut

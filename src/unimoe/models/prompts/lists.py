@@ -10,7 +10,8 @@ A prompt of your own is a function as ``ListPrompt`` describes it::
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Protocol
 
 from unimoe.config.listwise import LIST_PROMPTS
@@ -26,9 +27,37 @@ class ListPrompt(Protocol):
         """Return the conversation."""
 
 
-def shown(text: str, words: int) -> str:
+_HAN, _THAI = (
+    r"\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",
+)
+_WORD = re.compile(rf"[{_HAN}]{{1,2}}|[{_THAI}]{{1,5}}|[^\s{_HAN}{_THAI}]{{1,80}}")
+"""What counts as a word: also a few characters of scripts that write no spaces, or of a text that holds none."""
+
+_CONTROL = r"<[|\uff5c][^<>]{1,40}[|\uff5c]>|</?(?:s|think|bos|eos|start_of_turn|end_of_turn)>|\[/?INST\]|<</?SYS>>"
+
+
+def control_tokens(tokens: Iterable[str] = ()) -> re.Pattern[str]:
+    """Return what finds signs that steer chat models, such as ``<|im_end|>``: those given, and the usual ones."""
+    own = (re.escape(token) for token in sorted(tokens, key=len, reverse=True) if len(token) > 2 and token[0] in "<[")
+    return re.compile("|".join([*own, _CONTROL]))
+
+
+def harmless(text: str, control: re.Pattern[str]) -> str:
+    """Return a text whose signs that would steer the model are broken by a space."""
+    return control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
+
+
+def first_words(text: str, words: int) -> str:
+    """Return the first words of a text."""
+    text = " ".join(text.split())
+    last = next(islice(_WORD.finditer(text), words - 1, None), None)
+    return text[: last.end()] if last else text
+
+
+def shown(text: str, words: int, control: re.Pattern[str]) -> str:
     """Return the first words of a document, whose own numbers in brackets are no names of documents."""
-    return re.sub(r"\[(\d+)\]", r"(\1)", " ".join(text.split()[:words]))
+    return re.sub(r"\[(\s*\d+\s*)\]", r"(\1)", harmless(first_words(text, words), control))
 
 
 def rank_zephyr(query: str, documents: Sequence[str]) -> Conversation:

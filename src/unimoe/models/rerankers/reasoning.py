@@ -23,10 +23,11 @@ from unimoe.models.kinds import REASONING
 from unimoe.models.lists import ANSWERS, END_OF_THOUGHT, TRUNCATED, UNPARSABLE
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.named import ModelSettings, is_served, register_model
-from unimoe.models.prompts import PairTokenizer, prompt_name, well_formed
+from unimoe.models.prompts import PairTokenizer, prompt_name
+from unimoe.models.prompts.lists import Conversation
 from unimoe.models.prompts.tokenizers import tokenize
 from unimoe.models.reranker import Candidates, Pair, Reranker, TextPair, candidate_pairs
-from unimoe.models.rerankers.writing import WritingReranker
+from unimoe.models.rerankers.writing import Asking, AskingReranker, WritingReranker
 from unimoe.models.served.chat import ChatWriter
 from unimoe.models.served.grader import PROMPT, UNGRADED
 from unimoe.models.token_ids import embedding_rows
@@ -37,7 +38,7 @@ _THOUGHT, _GRADE_TOKENS = 1024, 16
 _SENTENCE = re.compile(r".*[.!?]", re.DOTALL)
 
 
-class ThoughtGrader(WritingReranker):
+class ThoughtGrader(AskingReranker):
     """Scores a pair by the grade from 0 to 3 that the model states after its thought; without one it comes last."""
 
     kind = REASONING
@@ -46,33 +47,27 @@ class ThoughtGrader(WritingReranker):
         """Cut into shards of one pair, so that each answer is kept once it is there."""
         return [[pair] for pair in candidate_pairs(collection, candidates)]
 
-    def prepare(self, pairs: Sequence[TextPair]) -> list[tuple[str]]:
-        """Return the question about each pair, of whose document ``listwise.words`` are shown."""
-        cut = ((query, " ".join(document.split()[: self.settings.words])) for query, document in pairs)
-        return [(PROMPT.format(query=well_formed(query), document=well_formed(text)),) for query, text in cut]
+    def lists(self, prepared: Sequence[TextPair]) -> list[list[TextPair]]:
+        """Return each pair alone."""
+        return [[pair] for pair in prepared]
 
-    def scored(self, prepared: Sequence[tuple[str]], usage: Counter[str], advance: Advance | None) -> list[float]:
-        """Return the grade of each pair; an answer with other numbers than one grade has none, and is counted."""
-        grades = []
-        for (prompt,) in prepared:
-            answer = self.ask([{"role": "user", "content": prompt}], _GRADE_TOKENS, usage)
-            found = re.fullmatch(r"\D*([0-3])\D*", answer or "", re.ASCII)
-            usage.update([] if found else [UNPARSABLE])
-            grades.append(float(found[1]) if found else UNGRADED)
-            if advance:
-                advance(1)
-        return grades
+    def asks(self, prepared: Sequence[TextPair], usage: Counter[str], *, again: bool) -> Asking:
+        """Ask for the grade of a pair; an answer with other numbers than one grade has none, and is counted."""
+        ((query, document),) = prepared
+        answer = yield self.fitted(lambda texts: _question(query, *texts), [document], _GRADE_TOKENS, usage)
+        found = re.fullmatch(r"\D*([0-3])\D*", answer or "", re.ASCII)
+        usage.update([] if found else [UNPARSABLE])
+        return [float(found[1]) if found else UNGRADED]
 
-    def asked_of(self, prepared: Sequence[tuple[str]]) -> tuple[int, int]:
-        """Return answers and tokens of some pairs, with the longest thoughts."""
-        sizes = (self.writer.size([{"role": "user", "content": prompt}]) for (prompt,) in prepared)
-        return len(prepared), sum(size + self.thought + _GRADE_TOKENS for size in sizes)
+
+def _question(query: str, document: str) -> Conversation:
+    return [{"role": "user", "content": PROMPT.format(query=query, document=document)}]
 
 
 class ThoughtMargin(WritingReranker):
     """Scores a pair by the margin between the prompt's answers after a thought; a shard is a query."""
 
-    kind, logits = REASONING, True
+    logits = True
     writer: LocalWriter
 
     def __init__(
@@ -87,7 +82,7 @@ class ThoughtMargin(WritingReranker):
 
     def scored(self, prepared: Sequence[list[int]], usage: Counter[str], advance: Advance | None) -> list[float]:
         """Return the margin of each prompt after its thought; cut thoughts are counted."""
-        thoughts = self.writer.follow(prepared, self.thought, END_OF_THOUGHT)
+        thoughts = self.writer.follow(prepared, [self.thought] * len(prepared), END_OF_THOUGHT)
         usage.update({ANSWERS: len(prepared)})
         usage.update([TRUNCATED for one in thoughts if one.cut])
         sequences = [[*prompt, *self._closed(one)] for prompt, one in zip(prepared, thoughts, strict=True)]
@@ -130,7 +125,7 @@ def reasoning_model(name: str, settings: ModelSettings) -> Model:
     def load() -> Reranker:
         base = load_base(config, settings.device, settings.dtype)
         if how.answer == "grade":
-            return ThoughtGrader(LocalWriter(base), how, named, usage)
+            return ThoughtGrader(LocalWriter(base, thinks=thought > 0), how, named, usage)
         model = UnimodelForExp1(base, prompt, config.max_length + thought + _GRADE_TOKENS)  # refuses what is too long
         pairs = PairTokenizer(base.tokenizer, prompt, config.max_length, embedding_rows(base.model))
         return ThoughtMargin(LocalWriter(base), how, model, pairs, prompt_name=named, usage=usage)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import UsageError
-from unimoe.models.prompts.lists import Conversation
+from unimoe.models.lists import BEGIN_OF_THOUGHT, END_OF_THOUGHT
+from unimoe.models.prompts.lists import Conversation, control_tokens
 from unimoe.models.served.api import API, Rows, reply
-from unimoe.models.served.client import CHARACTERS_PER_TOKEN, Client
-from unimoe.models.writer import Written
+from unimoe.models.served.client import Client
+from unimoe.models.writer import Ask, Written
 
 
 class _Choice(NamedTuple):
@@ -19,21 +21,27 @@ class _Choice(NamedTuple):
 
 
 def _choice(value: Any, index: int) -> _Choice:
+    """Read an answer, before it the thought that a server gives apart."""
     row = value if isinstance(value, dict) else {}
-    return _Choice(reply(row.get("message"), index), row.get("finish_reason") == "length")
+    message = row.get("message") or {}
+    text = reply(row.get("message"), index)
+    thoughts = (message.get(key) for key in ("reasoning_content", "reasoning"))  # of vLLM and DeepSeek, of OpenRouter
+    if thought := next((one for one in thoughts if isinstance(one, str) and one), ""):
+        text = f"{BEGIN_OF_THOUGHT}{thought}" + (f"{END_OF_THOUGHT}{text}" if text else "")
+    return _Choice(text, row.get("finish_reason") == "length")
 
 
 class ChatWriter:
     """Writes by a server's chat model; ``client`` counts what all of its answers cost. Otherwise a ``LocalWriter``."""
 
-    place = "a server"
+    place, control = "a server", control_tokens()
 
     def __init__(self, url: str, settings: ServedConfig) -> None:
         api: API = APIS[settings.api]
         if api.chat is None:
             raise UsageError(f"served.api {settings.api}: it does not write; use chat")
         self.client = Client(url, settings)
-        self.at_once = settings.requests_in_flight
+        self.room, self.at_once = settings.max_length, settings.requests_in_flight
         self._endpoint = replace(api.chat, rows=Rows("choices", None))
 
     @classmethod
@@ -44,16 +52,20 @@ class ChatWriter:
             raise UsageError(f"--model {kind}{url}: say what it serves with {how}")
         return cls(url, settings)
 
-    def fits(self, conversation: Conversation, tokens: int) -> bool:
-        """Return whether ``served.max_length`` holds a conversation, at about four characters a token."""
-        most = self.client.settings.max_length
-        return most is None or self.size(conversation) + tokens <= most
+    def ask(self, conversation: Conversation, tokens: int) -> Ask:
+        """Return a conversation with its tokens, about: four bytes each in English, three in other scripts."""
+        texts = [message["content"] for message in conversation]
+        sizes = (len(text) / 4 if text.isascii() else len(text.encode()) / 3 for text in texts)
+        return Ask(conversation, tokens, round(sum(sizes)) + tokens)
 
-    def size(self, conversation: Conversation) -> int:
-        """Return the tokens of a conversation in English, about."""
-        return sum(len(message["content"]) for message in conversation) // CHARACTERS_PER_TOKEN
+    def together(self, asks: Sequence[Ask]) -> int:
+        """Return how many, of the first ones, one request is about: one."""
+        return min(1, len(asks))
 
-    def write(self, conversation: Conversation, tokens: int, *, thinks: bool = False) -> Written:
-        """Return the server's answer; whether it thinks is the server's own setting."""
-        (found,), usage = self.client.ask(self._endpoint, _choice, 1, conversation, tokens)
-        return Written(found.text, found.cut, usage)
+    def write(self, asks: Sequence[Ask]) -> list[Written]:
+        """Return the server's answers; whether it thinks is the server's own setting."""
+        written = []
+        for ask in asks:
+            (found,), usage = self.client.ask(self._endpoint, _choice, 1, ask.conversation, ask.tokens)
+            written.append(Written(found.text, found.cut, usage))
+        return written
