@@ -31,7 +31,7 @@ from unimoe.data.catalog import load_collection, result_name
 from unimoe.data.collection import Document, assemble
 from unimoe.evaluation import engines
 from unimoe.evaluation.labels import grades_of
-from unimoe.evaluation.training_labels import _print_labels, _write_labels, sample_queries
+from unimoe.evaluation.training_labels import _LabelsMade, _print_labels, _write_labels, sample_queries
 from unimoe.metrics import score_run
 from unimoe.results import read_result, result_path
 from unimoe.results.logs import read_logs
@@ -153,7 +153,9 @@ def test_labels_keep_language_exclusions_and_the_level_of_real_judgments(tmp_pat
         "c", "test", documents, queries.items(), {"q1": {"d1": 2}}, relevance_level=2, language="de",
         excluded={"q2": ["d2"]},
     )  # fmt: skip
-    _write_labels(tmp_path / "made", replace(whole, queries={"q2": "c d"}), {"q2": {"d1": 1}}, whole, "of the labels")
+    _write_labels(
+        tmp_path / "made", replace(whole, queries={"q2": "c d"}), {"q2": {"d1": 1}}, whole, _LabelsMade(fingerprint="x")
+    )
     train, test = (load_collection(f"path:{tmp_path / 'made'}", split) for split in ("train", "test"))
     assert (train.language, train.excluded) == ("de", {"q2": frozenset({"d2"})})
     assert (train.relevance_level, test.relevance_level) == (1, 2)

@@ -233,6 +233,10 @@ def test_the_lists_of_a_server_become_lists_to_train_on(data: Path, tmp_path: Pa
     sampling += ["--set", "sampling.min_words=1", "--set", "sampling.letters=0"]
     given = ["--dataset", "path:toy", *model]
     done = scripts.successful(scripts.call_unimoe("label", *given, *sampling, "--output-dir", str(tmp_path / "lists")))
+    made = json.loads((tmp_path / "lists" / "labels.json").read_text())
+    assert made["model"].startswith("served:chat:")
+    assert made["prompt"].startswith("rankzephyr(window=6")
+    assert made["usage"]["requests"] == made["usage"]["answers"] > 0
     labelled = load_collection(f"path:{tmp_path / 'lists'}", "train")
     documents = sum(len(row) + 1 for row in labelled.qrels.values())  # the last of a list has no grade
     assert f"lists 3 of {documents} documents, by rank" in " ".join(done.stdout.split())

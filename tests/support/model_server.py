@@ -102,6 +102,8 @@ class ModelServer:
         faults: what happens to the next requests, one each, before answers are right again.
         fails: says of a request whether it fails, as often as it is sent; by default none does.
         says: what a chat model says to messages in place of a grade; None for the grade.
+        message: makes a chat model's message of what it says.
+        usage: makes what a chat model says that it cost of the usual.
         latency: seconds before every answer.
         asked: path and body of each request that was answered with scores.
         received: headers of every request.
@@ -113,6 +115,8 @@ class ModelServer:
     faults: list[Fault] = field(default_factory=list)
     fails: Callable[[str], Fault | None] = lambda body: None
     says: Callable[[list[dict[str, str]]], str | None] = lambda messages: None
+    message: Callable[[str], dict[str, Any]] = lambda text: {"role": "assistant", "content": text}
+    usage: Callable[[dict[str, Any]], dict[str, Any]] = lambda usage: usage
     latency: float = 0.0
     asked: list[tuple[str, Any]] = field(default_factory=list)
     received: list[dict[str, str]] = field(default_factory=list)
@@ -142,8 +146,8 @@ class ModelServer:
             text = str(words_shared(messages[0]["content"])) if said is None else said
             reason = "length" if len(text.split()) > body["max_tokens"] else "stop"
             text = " ".join(text.split()[: body["max_tokens"]])
-            choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
-            return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": usage}
+            choice = {"index": 0, "message": self.message(text), "finish_reason": reason}
+            return {"id": "x", "object": "chat.completion", "choices": [choice], "usage": self.usage(usage)}
         if path in {"/tei/embed", "/openai/v1/embeddings"}:
             with self.lock:
                 vectors = self.model.encode(items).tolist()

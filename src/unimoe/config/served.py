@@ -47,6 +47,7 @@ class ServedConfig(Section):
         key_variable: the name of the environment variable with the key, which goes to the server alone.
         probe_tolerance: share of their range that probe pairs' scores may move before the model counts as changed.
         price_per_million_tokens: in any currency, for ``--plan`` and results; null where tokens cost nothing.
+        price_per_million_written: that of tokens which the model writes, thoughts included; null for the same.
         price_per_thousand_searches: the same for APIs that bill searches, such as ``cohere``.
     """
 
@@ -62,4 +63,5 @@ class ServedConfig(Section):
     key_variable: Annotated[str, checked(_variable_name)] = "UNIMOE_API_KEY"
     probe_tolerance: Positive = 0.02
     price_per_million_tokens: Price | None = None
+    price_per_million_written: Price | None = None
     price_per_thousand_searches: Price | None = None

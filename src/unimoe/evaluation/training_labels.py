@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from pydantic import Field
 
 from unimoe.config.labels import SamplingConfig, TrainingLabelConfig
 from unimoe.core.console import Steps, stderr, stdout
@@ -27,7 +29,7 @@ from unimoe.evaluation.labels import kept_shards, load_grader
 from unimoe.retrieval.bm25 import bm25_run
 
 LABELS_FILE = "labels.json"
-"""The manifest of a collection with labels: a fingerprint of what they depend on."""
+"""The manifest of a collection with labels: who made them, and a fingerprint of what they depend on."""
 
 
 def label_sample(config: TrainingLabelConfig, folder: Path, device: torch.device, engine: Engine) -> None:
@@ -58,10 +60,14 @@ def label_sample(config: TrainingLabelConfig, folder: Path, device: torch.device
             step.outcome = "already done"
         else:
             with kept_shards(folder) as shards:
-                qrels = grader.grade(sampled, run, shards, step.advance).qrels
+                graded = grader.grade(sampled, run, shards, step.advance)
+                qrels = graded.qrels
                 if not any(grade for grades in qrels.values() for grade in grades.values()):
                     raise DataError(f"{config.reranker}: grades all pairs 0; take another model, or more queries")
-                _write_labels(folder, sampled, qrels, test, fingerprint)
+                own, usage = grader.model, dict(graded.usage)
+                known: dict[str, Any] = {"model": own.identity, "prompt": own.prompt, "said": own.said, "usage": usage}
+                made = _LabelsMade(fingerprint=fingerprint, **known)
+                _write_labels(folder, sampled, qrels, test, made)
     if grader.model.reads_order:
         stdout.print(f"{'lists':<16}{len(qrels):,} of {sum(map(len, qrels.values())):,} documents, by rank")
     else:
@@ -106,7 +112,13 @@ def _flaw(text: str, config: SamplingConfig) -> str:
 
 
 class _LabelsMade(Strict):
+    """The teacher's identity, how it reads, and what it cost; the fingerprint is of all that labels depend on."""
+
     fingerprint: str
+    model: str = ""
+    prompt: str | None = None
+    said: str = ""
+    usage: dict[str, float] = Field(default_factory=dict)
 
 
 def _is_written(folder: Path, fingerprint: str) -> bool:
@@ -119,7 +131,7 @@ def _is_written(folder: Path, fingerprint: str) -> bool:
     return True
 
 
-def _write_labels(folder: Path, sampled: Collection, qrels: Qrels, test: Collection | None, fingerprint: str) -> None:
+def _write_labels(folder: Path, sampled: Collection, qrels: Qrels, test: Collection | None, made: _LabelsMade) -> None:
     """Write a new collection in BEIR layout: the corpus, the labels as split ``train``, real judgments as ``test``."""
     splits = {"train": {key: {d: g for d, g in grades.items() if g > 0} for key, grades in qrels.items()}}
     texts, excluded = dict(sampled.queries), dict(sampled.excluded)
@@ -133,7 +145,7 @@ def _write_labels(folder: Path, sampled: Collection, qrels: Qrels, test: Collect
             write_json(temporary / COLLECTION_FILE, {"language": sampled.language})
         if test is not None and test.level_stated:
             write_json(sidecar_path(temporary / "qrels" / "test.tsv"), {"relevance_level": test.relevance_level})
-        write_json(temporary / LABELS_FILE, {"fingerprint": fingerprint})
+        write_json(temporary / LABELS_FILE, made.model_dump())
 
 
 def _print_labels(qrels: Qrels, highest: int, real: Qrels) -> None:

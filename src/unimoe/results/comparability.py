@@ -93,16 +93,33 @@ def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
             raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
 
 
+_UNREAD = 0.1
+"""Share of a model's answers from which it is said that they could not be read."""
+
+
 def remarks(results: Iterable[EvalResult]) -> list[str]:
     """Return what the doors' caveats say of some results; of the equal scores of many runs one line for a dataset."""
     said, tied = list[str](), dict[tuple[str, str], list[tuple[str, Check]]]()
     for r in results:
         ties = ties_in(r.checks)
         said += lines((check for check in r.checks if check not in ties), "caveat")
+        said += _unread(r)
         tied.setdefault((r.key, r.main_metric), []).extend((r.config_name, check) for check in ties)
     for (key, metric), found in tied.items():
         said += lines(ties_of_systems(found, metric, key), "caveat")
     return said
+
+
+def _unread(result: EvalResult) -> list[str]:
+    """Return what to know of a model whose answers could not be read, or had no end, so that others rank for it."""
+    usage = result.provenance.usage
+    answers = usage.get("answers", 0.0)
+    meaning = {"unparsable answers": "they leave the order as it was", "truncated thoughts": "raise listwise.thought"}
+    return [
+        f"{result.key}, {name_of(result)}: {name} {usage[name]:,.0f} of {answers:,.0f}: {means}"
+        for name, means in meaning.items()
+        if usage.get(name, 0.0) > _UNREAD * answers
+    ]
 
 
 def refuse_other_labels(key: str, results: Sequence[EvalResult], *, in_clusters: bool) -> None:

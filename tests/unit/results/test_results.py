@@ -239,6 +239,15 @@ class TestAllowedByName:
         assert of(*items, allow=("duplicates",)).caveats == (f"{found} (allowed by name: duplicates)",)
 
 
+def test_answers_that_could_not_be_read_are_a_caveat_of_every_table() -> None:
+    for unread, answers, said in ((4, 4, True), (2, 10, True), (1, 10, False), (0, 0, False)):
+        result = make_result("lists", 0, {"q1": 0.5})
+        usage = {"answers": float(answers), "unparsable answers": float(unread)}
+        found = of(result.model_copy(update={"provenance": result.provenance.model_copy(update={"usage": usage})}))
+        line = f"lists seed 0: unparsable answers {unread} of {answers}: they leave the order as it was"
+        assert any(line in caveat for caveat in found.caveats) == said
+
+
 def test_other_queries_are_cut_to_those_that_all_share_and_the_rest_is_listed() -> None:
     items = (
         make_result("joint_r8", 0, {"a": 0.1, "b": 0.2, "c": 0.6}),

@@ -90,9 +90,9 @@ class ThoughtMargin(WritingReranker):
         scores: list[float] = self._model.rerank_ids(sequences, advance=advance).tolist()
         return scores
 
-    def asked_of(self, prepared: Sequence[list[int]]) -> tuple[int, int]:
-        """Return answers and tokens of some prompts, with the longest thoughts."""
-        return len(prepared), sum(len(prompt) + self.thought for prompt in prepared)
+    def tokens_of(self, shards: Sequence[Sequence[list[int]]]) -> int:
+        """Return the tokens of all prompts with the longest thoughts."""
+        return sum(len(prompt) + self.thought for shard in shards for prompt in shard)
 
     def _closed(self, one: Continued) -> list[int]:
         """Return a thought with its end, after the last whole sentence where the model has not written it."""

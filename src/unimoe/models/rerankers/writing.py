@@ -64,7 +64,7 @@ class _KeptAnswer(Strict):
 
 
 class WritingReranker(Reranker):
-    """Scores by what a model writes; a subclass has ``scored`` and ``asked_of``.
+    """Scores by what a model writes; a subclass has ``scored`` and ``tokens_of``.
 
     ``usage`` adds up what all answers cost, and counts answers, those that were repaired, and thoughts that were cut.
     """
@@ -84,10 +84,6 @@ class WritingReranker(Reranker):
     @abstractmethod
     def scored(self, prepared: Sequence[Any], usage: Counter[str], advance: Advance | None) -> list[float]:
         """Return the scores of what was prepared, and count in ``usage``."""
-
-    @abstractmethod
-    def asked_of(self, prepared: Sequence[Any]) -> tuple[int, int]:
-        """Return how many answers what was prepared takes at most, and the tokens of prompts and longest answers."""
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> list[float]:
         """Return the scores of what was prepared."""
@@ -113,10 +109,6 @@ class WritingReranker(Reranker):
         if isinstance(self.writer, ChatWriter) and self.writer.client.settings.revision is None:
             notes.append("the server's revision is not given; set served.revision, so that the result says what ran")
         return notes
-
-    def tokens_of(self, shards: Sequence[Sequence[Any]]) -> int:
-        """Return the tokens of all prompts and longest answers."""
-        return sum(self.asked_of(shard)[1] for shard in shards)
 
 
 class _List:
@@ -275,15 +267,19 @@ class AskingReranker(WritingReranker):
             found[file] = written
         return [found[file] for file in files]
 
-    def asked_of(self, prepared: Sequence[TextPair]) -> tuple[int, int]:
-        """Return answers and tokens of some lists, all windows of all passes."""
-        asked: list[int] = []
+    def tokens_of(self, shards: Sequence[Sequence[TextPair]]) -> int:
+        """Return the tokens of all prompts and longest answers."""
+        return sum(ask.size for shard in shards for ask in self.asked_of(shard))
+
+    def asked_of(self, prepared: Sequence[TextPair]) -> list[Ask]:
+        """Return all that may be asked about some lists: all windows of all passes."""
+        asked: list[Ask] = []
         for pairs in self.lists(prepared):
             one = _List(0, self.asks(pairs, Counter(), again=True), Counter())
             while one.scores is None:
-                asked.append(one.ask.size)
+                asked.append(one.ask)
                 one.answer("[2]")  # after which pairwise has to ask in the other order too
-        return len(asked), sum(asked)
+        return asked
 
     def fitted(
         self, prompt: Callable[[Sequence[str]], Conversation], texts: Sequence[str], tokens: int, usage: Counter[str]
@@ -342,5 +338,6 @@ class AskingReranker(WritingReranker):
             return None
         found = [self.asked_of(self.prepare(pairs)) for pairs in sample]
         share = shards / max(1, len(found))
-        requests, tokens = sum(answers for answers, _ in found), sum(tokens for _, tokens in found)
-        return estimate(round(requests * share), tokens * share, self.writer.client.settings)
+        asks = [ask for asked in found for ask in asked]
+        tokens, written = (share * sum(amounts) for amounts in ((a.size for a in asks), (a.tokens for a in asks)))
+        return estimate(round(share * len(asks)), tokens, self.writer.client.settings, written=written)

@@ -28,6 +28,8 @@ Answer = TypeVar("Answer")
 Usage = Mapping[str, float]
 """Amounts by name: ``requests``, ``tokens`` and ``searches`` where the server names them, ``price`` if configured."""
 
+_MOST_TOKENS = 1e12  # of one answer
+
 CHARACTERS_PER_TOKEN = 4
 """Of English prose, about."""
 
@@ -136,9 +138,11 @@ class RequestEstimate:
         return f"{self.requests:,} requests, about {self.tokens:,} tokens{cost}"
 
 
-def estimate(requests: int, tokens: float, settings: ServedConfig, searches: int = 0) -> RequestEstimate:
-    """Return an estimate with its price."""
-    return RequestEstimate(requests, round(tokens), _price(tokens, searches, settings))
+def estimate(
+    requests: int, tokens: float, settings: ServedConfig, searches: int = 0, written: float = 0.0
+) -> RequestEstimate:
+    """Return an estimate with its price; of the tokens so many are written by the model."""
+    return RequestEstimate(requests, round(tokens), _price(tokens, written, searches, settings))
 
 
 def usage_text(usage: Usage) -> str:
@@ -155,21 +159,25 @@ def _usage(answer: Any, settings: ServedConfig) -> dict[str, float]:
         found = answer
         for name in path:
             found = found.get(name) if isinstance(found, dict) else None
-        return float(found) if isinstance(found, int | float) else 0.0
+        known = isinstance(found, int | float) and 0 < found < _MOST_TOKENS  # what a server says may be anything
+        return float(found) if known else 0.0
 
     tokens = amount("usage", "total_tokens") or amount("meta", "billed_units", "input_tokens")
     searches = amount("meta", "billed_units", "search_units")
     amounts = {"requests": 1.0, "tokens": tokens, "searches": searches}
     found = {name: amount for name, amount in amounts.items() if amount}
-    price = _price(tokens, searches, settings)
+    price = _price(tokens, amount("usage", "completion_tokens"), searches, settings)
     return found if price is None else found | {"price": price}
 
 
-def _price(tokens: float, searches: float, settings: ServedConfig) -> float | None:
+def _price(tokens: float, written: float, searches: float, settings: ServedConfig) -> float | None:
     per_token, per_search = settings.price_per_million_tokens, settings.price_per_thousand_searches
-    if per_token is None and per_search is None:
+    per_written = settings.price_per_million_written
+    if per_token is None and per_search is None and per_written is None:
         return None
-    return tokens * (per_token or 0.0) / 1e6 + searches * (per_search or 0.0) / 1e3
+    per_token = per_token or 0.0
+    more = per_token if per_written is None else per_written
+    return (tokens * per_token + written * (more - per_token)) / 1e6 + searches * (per_search or 0.0) / 1e3
 
 
 def refuse_secrets(url: str) -> None:

@@ -159,6 +159,6 @@ def _remedy(status: int, settings: ServedConfig) -> str:
         return "check the address (with /v1 or /v2 where the API has one), served.api and served.model"
     if status == 429:
         return f"lower served.requests_per_minute or served.requests_in_flight, {_AGAIN}"
-    if status < 500:
+    if status < 500 and status not in {408, 409}:
         return "check served.api and served.model, and set a lower served.batch or served.max_length if it is too much"
     return f"look at the server's log, {_AGAIN}"
