@@ -23,7 +23,7 @@ from support.toy_collections import invented
 from support.windows import in_windows
 
 from unimoe.config import Experiment
-from unimoe.config.listwise import ListwiseConfig
+from unimoe.config.listwise import LIST_PROMPTS, ListwiseConfig
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.trec import Run, ranked
@@ -32,7 +32,7 @@ from unimoe.models.base import BaseModel
 from unimoe.models.lists import DOUBLED, PARTIAL, TRUNCATED, UNPARSABLE, read_best, read_permutation
 from unimoe.models.prompts.lists import Conversation, control_tokens, rank_gpt, shown
 from unimoe.models.reranker import ShardStore
-from unimoe.models.rerankers.listwise import ListwiseReranker
+from unimoe.models.rerankers.listwise import ListwiseReranker, prompt_of_lists
 from unimoe.models.served.chat import ChatWriter
 from unimoe.models.writer import Ask, Continued, LocalWriter, Written
 
@@ -367,6 +367,47 @@ def test_texts_without_spaces_are_cut_too() -> None:
     reranker = ListwiseReranker(oracle, ListwiseConfig())
     reranker.score(reranker.prepare([("q", letter * 5000) for letter in "\u732b\u72ac\u9ce5" * 20]))
     assert reranker.usage["shortened windows"] == reranker.usage["answers"] == 5
+
+
+def _messages(content: Any) -> Any:
+    return lambda query, documents: [{"role": "user", "content": content}]
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda query, documents: f"{query} {documents}", "returned .a query .*return a list of"),
+        (lambda query, documents: {"y": query}["x"], r"listwise\.template mine raised KeyError"),
+        (lambda query: [], "raised TypeError"),
+        (lambda query, documents: [], "return a list of"),
+        (lambda query, documents: [{"role": "user", "text": query}], "return a list of"),
+        (_messages(5), "return a list of"),
+        (_messages("[1] some text [2] another one"), "leaves out 'a query'"),
+        (_messages("A query: [1] some text"), "leaves out 'another one'"),
+        (_messages("A query: some text, another one"), r"leaves out '\[1\]'"),
+    ],
+)
+def test_a_template_of_ones_own_that_is_none_is_refused_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, made: Any, words: str
+) -> None:
+    monkeypatch.setitem(LIST_PROMPTS._things, "mine", made)
+    with pytest.raises(DataError, match=words):
+        prompt_of_lists(ListwiseConfig(template="mine"), None)
+
+
+def test_another_text_of_a_template_is_another_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = []
+    for end in ("Order them.", "Rank them."):
+
+        def mine(query: str, documents: Sequence[str], end: str = end) -> Any:
+            listed = " ".join(f"[{place}] {text}" for place, text in enumerate(documents, start=1))
+            return [{"role": "user", "content": f"{query} {listed} {end}"}]
+
+        monkeypatch.setitem(LIST_PROMPTS._things, "mine", mine)
+        names.append(prompt_of_lists(ListwiseConfig(template="mine"), None))
+    names += [prompt_of_lists(ListwiseConfig(template="mine", words=words), 99) for words in (300, 299)]
+    names.append(prompt_of_lists(ListwiseConfig(template="mine", window=21), 99))
+    assert len(set(names)) == 5
 
 
 def test_a_conversation_of_rank_gpt_names_each_document_once() -> None:

@@ -12,12 +12,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from unimoe.config.listwise import LIST_PROMPTS
+from unimoe.core.errors import DataError, guarded
 
 Conversation = list[dict[str, str]]
 """Messages with ``role`` and ``content``, after which the model writes."""
+
+
+_TRIED = ("a query", ["some text", "another one"])
+"""What a prompt is tried with."""
 
 
 class ListPrompt(Protocol):
@@ -125,6 +130,35 @@ def _user(text: str) -> dict[str, str]:
 
 def _assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
+
+
+def list_prompt(name: str) -> ListPrompt:
+    """Return the prompt of permutations that has a name; one that a user wrote is tried and checked.
+
+    Raises:
+        DataError: it raises an error, returns no messages, or leaves out the query or a document.
+    """
+    prompt: ListPrompt = LIST_PROMPTS[name]
+    what = f"listwise.template {name}"
+    made = guarded(f"{what} raised", prompt)
+
+    def checked(query: str, documents: Sequence[str]) -> Conversation:
+        messages: Any = made(query, documents)
+        if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
+            raise DataError(
+                f"{what}: returned {str(messages)[:80]!r}; return a list of {{'role': ..., 'content': ...}}"
+            )
+        return messages
+
+    text = "\n".join(message["content"] for message in checked(*_TRIED)).casefold()
+    for part in (_TRIED[0], *_TRIED[1], *(f"[{place + 1}]" for place in range(len(_TRIED[1])))):
+        if part not in text:
+            raise DataError(f"{what}: leaves out {part!r} of query {_TRIED[0]!r} and documents {_TRIED[1]}")
+    return checked
+
+
+def _is_message(message: Any) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
 LIST_PROMPTS.add("rankzephyr", rank_zephyr)

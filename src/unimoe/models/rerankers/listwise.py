@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from unimoe.config.listwise import LIST_PROMPTS, ListwiseConfig
+from unimoe.config.listwise import ListwiseConfig
 from unimoe.core.io import hash_json
 from unimoe.models.base import base_identity, load_base, refuse_own_code
 from unimoe.models.folder import find_folder
@@ -21,7 +21,7 @@ from unimoe.models.kinds import LISTWISE
 from unimoe.models.lists import Asks, ReadAnswer, in_windows, read_best, read_permutation
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.named import OPTION, ModelSettings, is_served, register_model
-from unimoe.models.prompts.lists import best_of, control_tokens, shown
+from unimoe.models.prompts.lists import ListPrompt, best_of, list_prompt
 from unimoe.models.reranker import Cut, Reranker, TextPair
 from unimoe.models.rerankers.list_scores import list_scores_model, scores_lists
 from unimoe.models.rerankers.writing import Asking, AskingReranker
@@ -78,20 +78,25 @@ class ListwiseReranker(AskingReranker):
         return [-float(rank[document]) for document in range(len(prepared))]
 
     def _fitted(self, query: str, texts: Sequence[str], usage: Counter[str]) -> Ask:
-        whole = self.settings.way == "permutation"
-        prompt = LIST_PROMPTS[self.settings.template] if whole else best_of
-        return self.fitted(partial(prompt, query), texts, _NAME_TOKENS * (len(texts) if whole else 1), usage)
+        named = len(texts) if self.settings.way == "permutation" else 1
+        return self.fitted(partial(self._prompt, query), texts, _NAME_TOKENS * named, usage)
+
+    @cached_property
+    def _prompt(self) -> ListPrompt:
+        return prompt_of(self.settings)
+
+
+def prompt_of(settings: ListwiseConfig) -> ListPrompt:
+    """Return the prompt about a window."""
+    return list_prompt(settings.template) if settings.way == "permutation" else best_of
 
 
 def prompt_of_lists(settings: ListwiseConfig, max_length: int | None) -> str:
     """Return name and content hash of how lists are read, as results record it."""
     window, step, passes = settings.reading
     named = settings.template if settings.way == "permutation" else settings.way
-    prompt = LIST_PROMPTS[settings.template] if settings.way == "permutation" else best_of
-    text = prompt(
-        "query", [shown("some text", settings.words, control_tokens()), "another text"]
-    )  # a template's content
-    known = [settings.model_dump(exclude={"answer"}), settings.reading, max_length, text]
+    conversation = prompt_of(settings)("query", ["some text", "another"])
+    known = [settings.model_dump(exclude={"answer"}), settings.reading, max_length, conversation]
     return f"{named}(window={window},step={step},passes={passes})@{hash_json(known)}"
 
 
