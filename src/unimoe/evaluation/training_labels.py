@@ -26,6 +26,7 @@ from unimoe.data.languages import ENGLISH
 from unimoe.data.sources.beir_layout import write_parts
 from unimoe.evaluation.engines import Engine
 from unimoe.evaluation.labels import kept_shards, load_grader
+from unimoe.results.topics import normal
 from unimoe.retrieval.bm25 import bm25_run
 
 LABELS_FILE = "labels.json"
@@ -84,7 +85,7 @@ def sample_queries(queries: Mapping[str, str], config: SamplingConfig) -> tuple[
     seen: set[str] = set()
     passed = []
     for query_id in sorted(queries):
-        plain = " ".join(queries[query_id].casefold().split())
+        plain = normal(queries[query_id])
         reason = _flaw(queries[query_id], config) or ("a duplicate" if plain in seen else "")
         counts[reason] += 1
         if not reason:

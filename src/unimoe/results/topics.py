@@ -7,6 +7,7 @@ chance, as those of collections that count from 1: where texts are known, they t
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations, islice
@@ -21,6 +22,10 @@ from unimoe.results.clusters import Codes
 IdPairs: TypeAlias = Sequence[tuple[str, str]]  # ids of one query: a later one, and the first
 
 _ASKED = 200  # queries of two datasets with one id: their texts tell whether the ids coincide by chance
+_IGNORABLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)  # Unicode's Default_Ignorable_Code_Point: soft hyphens, joiners, byte order marks, directions
 SHARED, SEPARATE = "shared", "separate"  # the latter is what a result's config says where ids coincide by chance
 
 
@@ -102,5 +107,11 @@ def repeated_texts(results: Sequence[EvalResult], known: Callable[[], Mapping[st
 
 
 def normal(text: str) -> str:
-    """Return a text without what makes equal texts look different: case, space, and Unicode's forms."""
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    """Return a text without what makes equal texts look different: case, space, Unicode's forms, and invisible signs.
+
+    As Unicode's ``NFKC_Casefold``, with white space as one space.
+    """
+    if text.isascii():
+        return " ".join(text.casefold().split())
+    visible = unicodedata.normalize("NFKC", _IGNORABLE.sub("", text))
+    return " ".join(unicodedata.normalize("NFKC", visible.casefold()).split())
