@@ -11,6 +11,7 @@ numbers depend on seed and step, so that a resumed training takes the steps of a
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -235,12 +236,22 @@ class Training(ABC):
             self.state.log({"step": 0, **start}, self.dev_log)
         return start
 
+    def _refuse_not_finite(self, facts: StepFacts) -> None:
+        """Refuse a step with a number that is none: its update is not what the settings say."""
+        for name, value in facts.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise DataError(
+                    f"{self.state.folder}: step {self.progress.step + 1}: {name} is {value}; lower the learning rate, "
+                    "or raise the temperature where the loss has one"
+                )
+
     def _advance(self, show: LogStep, on_step: OnStep | None) -> None:
         """Take a step, and do what is due after it."""
         progress, scores = self.progress, StepFacts()
         self.begin_step(progress.step)
         begin = time.perf_counter()
         facts = self.step(progress.step)
+        self._refuse_not_finite(facts)
         progress.seconds += time.perf_counter() - begin
         progress.step += 1
         if self.is_scored_after(progress.step):

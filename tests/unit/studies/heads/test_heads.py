@@ -234,6 +234,12 @@ def test_a_training_that_overflows_names_its_step_and_what_to_lower(
     assert not trainer.is_finished()
 
 
+@pytest.mark.parametrize("method", ["infonce", "softmax", "listnet"])
+def test_a_gradient_beyond_float32_ends_in_a_line_though_loss_and_weights_are_finite(head: Head, method: str) -> None:
+    with pytest.raises(DataError, match=r"step 1: grad_norm is inf; lower the learning rate, or raise the temperature"):
+        head(method=method, temperature=1e-30, num_steps=2).fit()
+
+
 def test_embeddings_that_are_not_finite_are_refused() -> None:
     with pytest.raises(DataError, match="an embedding is not finite"):
         initial_weight("pca", torch.full((3, 4), torch.nan), 2, seed=0)
