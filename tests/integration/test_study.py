@@ -54,6 +54,22 @@ def test_a_study_ends_when_every_gate_has_its_label(tmp_path: Path) -> None:
     assert run(file).stdout == done.stdout
 
 
+def test_the_folder_of_another_study_is_refused_before_anything_is_trained_in_it(tmp_path: Path) -> None:
+    out, arms = tmp_path / "out", {"softmax": {"set": {"loss.name": "softmax"}}}
+    successful(run(loss_study(tmp_path, grid={}, seeds=1, arms=arms)))
+    here = sorted(out.rglob("*"))
+    head = {"task": f"path:{tmp_path / 'topics'}", "encoder": {"base": str(tmp_path / "encoder")}}
+    of_heads = {"family": "heads", "base": head, "grid": {}, "arms": {"infonce": {}}, "baselines": []}
+    renamed = {"name": "other", "arms": {"listnet": {"set": {"loss.name": "listnet"}}}, "baselines": ["listnet"]}
+    for words, changes in (("(family 'cross_encoder' there, 'heads' here)", of_heads), ("(name 'mine' there", renamed)):
+        file = loss_study(tmp_path, **changes)
+        assert_refused(run(file), 3, f"{out} holds another study or experiment {words}", silent=False)
+        assert_refused(run(file, "--plan"), 3, words, silent=False)
+    assert sorted(out.rglob("*")) == here
+    (out / "study.json").unlink()  # the results tell too
+    assert_refused(run(loss_study(tmp_path, **renamed)), 3, "(name 'mine' there, 'other' here)", silent=False)
+
+
 def test_seeds_that_all_keep_a_trained_start_are_one_run(tmp_path: Path) -> None:
     file = loss_study(tmp_path)
     keys = read_plain(file)["base"] | {

@@ -25,8 +25,9 @@ from unimoe.cluster.units import UnitStore
 from unimoe.cluster.worker import Compute, Part, Recipe
 from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import hash_json, write_json
+from unimoe.core.io import hash_json, read_json, write_json
 from unimoe.evaluation.engines import Engine
+from unimoe.results import read_result, result_files
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import UNTRAINED_SEEDS, Family, family_of
 from unimoe.studies.common.plan import plan_study
@@ -35,6 +36,8 @@ from unimoe.studies.common.table import settings_table, study_table
 from unimoe.training.loop import Training
 
 ANALYSIS, TUNING = "analysis", "tuning"
+STUDY = "study.json"
+"""Whose the folder is: a study's, by name and family."""
 
 
 class StudyRunner:
@@ -50,6 +53,7 @@ class StudyRunner:
 
     def __init__(self, family: Family[Any, Any], engine: Engine | None = None) -> None:
         self.family, self._engine = family, engine
+        _refuse_other_study(family)
         self.study = family.study = _as_tuned(family.study, family.root / TUNING)
         self.tuned = {arm: self._settings(arm) for arm in self.study.arms}  # refused before the others are trained
         self._gates([family.study.name])  # refused before data are loaded, which name the datasets
@@ -63,6 +67,7 @@ class StudyRunner:
         family.load()
         gates = self._gates(family.datasets)
         self._register(gates)
+        write_json(family.root / STUDY, {"name": study.name, "family": study.family})
         chosen = self._choose_all()
         if not study.seeds:
             return chosen
@@ -208,6 +213,22 @@ class StudyRunner:
                     if not chosen[arm].tried:
                         chosen[arm].reported.append(self.family.dev(training))
                 step.outcome = f"test {100 * sum(values) / len(values):.2f}"
+
+
+def _refuse_other_study(family: Family[Any, Any]) -> None:
+    """Refuse the folder of another study or experiment, before anything is trained in it."""
+    root, path, own = family.root, family.root / STUDY, {"name": family.study.name, "family": family.study.family}
+    if path.exists():
+        there = read_json(path, dict[str, str])
+    else:
+        names = (read_result(file).identity.experiment for file in result_files(root))
+        there = own | {"name": next((name for name in names if name != own["name"]), own["name"])}
+    for key, value in own.items():
+        if there.get(key) != value:
+            raise DataError(
+                f"{root} holds another study or experiment ({key} {there.get(key)!r} there, {value!r} here); "
+                "choose another --output-dir"
+            )
 
 
 def _as_tuned(study: Study, folder: Path) -> Study:
