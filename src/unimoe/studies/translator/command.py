@@ -99,6 +99,7 @@ def _report(trainer: TranslatorTrainer, facts: dict[str, Any], test: Path | None
     from unimoe.core.console import stderr, stdout
     from unimoe.core.errors import DataError, named_inputs
     from unimoe.models.device import describe_device
+    from unimoe.studies.translator.data.caption_pairs import equal_captions
     from unimoe.studies.translator.evaluation import evaluate
     from unimoe.studies.translator.models.translators import (
         TIMED_BATCH,
@@ -120,6 +121,8 @@ def _report(trainer: TranslatorTrainer, facts: dict[str, Any], test: Path | None
     rows.append(("checkpoint", str(trainer.checkpoint)))
     for name, text in rows:
         stdout.print(f"{name:<18}{text}", soft_wrap=True)
+    for caveat in equal_captions(trainer.train, trainer.validation, "trains"):
+        stdout.print(f"caveat: {caveat}", soft_wrap=True)
     if tested is None:
         return
     if isinstance(translator, ProjectionPair):

@@ -26,7 +26,7 @@ from unimoe.results.folder import Results
 from unimoe.studies.common.family import Family
 from unimoe.studies.common.study import Study
 from unimoe.studies.translator.config import CLOSED_FORMS, TranslatorConfig
-from unimoe.studies.translator.data.caption_pairs import CaptionPairs, split_by_image
+from unimoe.studies.translator.data.caption_pairs import CaptionPairs, equal_captions, split_by_image
 from unimoe.studies.translator.data.sources import NamedPairs, load_source
 from unimoe.studies.translator.evaluation import MAIN_METRIC, crossmodal_outcome
 from unimoe.studies.translator.models.translators import TIMED_BATCH, milliseconds_per_query, read_manifest
@@ -104,12 +104,8 @@ class TranslatorFamily(Family[TranslatorConfig, TranslatorTrainer]):
 
     @cached_property
     def caveats(self) -> list[str]:
-        """The study's, and how many reported captions others have word by word: images alone are split."""
-        others, reported = self.parts
-        known = {row.tobytes() for row in others.captions}
-        shared = sum(row.tobytes() in known for row in reported.captions)
-        some = f"{shared:,} of {len(reported):,} test captions equal one of an image that trains or chooses"
-        return [*self.study.caveats, *([some] if shared else [])]
+        """The study's, and how many reported captions others have word by word."""
+        return [*self.study.caveats, *equal_captions(*self.parts, "trains or chooses")]
 
     @property
     def datasets(self) -> list[str]:

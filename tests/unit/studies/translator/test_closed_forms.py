@@ -143,6 +143,19 @@ def test_no_image_is_on_both_sides_of_a_split_which_depends_on_seed_and_ids_alon
             split_by_image(pairs, fraction, 0)
 
 
+def test_one_image_under_two_ids_is_on_one_side_of_every_split() -> None:
+    vectors = np.random.default_rng(0).standard_normal((10, 4)).repeat(2, axis=0)
+    rows = np.arange(20)
+    pairs = pairs_of(np.c_[rows + 1, rows + 2], vectors, rows)
+    for seed in range(5):
+        train, validation = split_by_image(pairs, 0.3, seed)
+        sides = [{row.tobytes() for row in part.images} for part in (train, validation)]
+        assert not sides[0] & sides[1]
+        assert sorted(train.image_ids + validation.image_ids) == sorted(pairs.image_ids)
+    with pytest.raises(UsageError, match="leaves a part of the split empty"):
+        split_by_image(pairs_of(np.c_[rows + 1, rows + 2], np.ones((20, 4)), rows), 0.3, 0)
+
+
 Fit = Callable[[PairMoments], LinearMap | ProjectionPair]
 
 FORMS: dict[str, Fit] = {

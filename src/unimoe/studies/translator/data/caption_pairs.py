@@ -65,20 +65,33 @@ class CaptionPairs:
 
 
 def split_by_image(pairs: CaptionPairs, fraction: float, seed: int) -> tuple[CaptionPairs, CaptionPairs]:
-    """Split into (train, validation) by image, so that no image has captions on both sides.
+    """Split into (train, validation) by image, so that no image has captions on both sides, under no other id either.
 
-    ``fraction`` is the share of the images for validation. Which ones depends on seed and ids, not on their order.
+    ``fraction`` is the share of the images for validation. Which ones depends on seed and ids, not on their order;
+    equal vectors are one image, and go where the first of them goes.
     """
     images = len(pairs.image_ids)
     count = round(fraction * images) if 0 < fraction < 1 else 0
-    if not 1 <= count < images:
+    by_id = np.array(sorted(range(images), key=pairs.image_ids.__getitem__), dtype=np.int64)
+    order = by_id[np.random.default_rng(seed).permutation(images)].tolist()
+    held_out: dict[bytes, bool] = {}
+    for place, row in enumerate(order):
+        held_out.setdefault(pairs.images[row].tobytes(), place < count)
+    parts = [[row for row in order if held_out[pairs.images[row].tobytes()] is out] for out in (False, True)]
+    if not all(parts):
         raise UsageError(
             f"{fraction:g} of {images:,} images leaves a part of the split empty; choose a fraction between 0 and 1 "
             "that gives both parts an image"
         )
-    by_id = np.array(sorted(range(images), key=pairs.image_ids.__getitem__), dtype=np.int64)
-    order = by_id[np.random.default_rng(seed).permutation(images)]
-    return pairs.subset(np.sort(order[count:])), pairs.subset(np.sort(order[:count]))
+    train, validation = (pairs.subset(sorted(rows)) for rows in parts)
+    return train, validation
+
+
+def equal_captions(train: CaptionPairs, held_out: CaptionPairs, does: str) -> list[str]:
+    """Return the caveat of held-out captions with the vector of one of an image that ``does``: images are split."""
+    known = {row.tobytes() for row in train.captions}
+    shared = sum(row.tobytes() in known for row in held_out.captions)
+    return [f"{shared:,} of {len(held_out):,} held-out captions equal one of an image that {does}"] if shared else []
 
 
 def build_pairs(
