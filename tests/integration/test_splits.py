@@ -11,7 +11,7 @@ import pytest
 from support.experiments import tiny_experiment_dict, write_tiny_experiment
 from support.scripts import Done, assert_refused, call_unimoe, read_plain, successful, write_plain
 from support.studies import cross_encoder_keys, topics_folder
-from support.tiny_models import save_tiny_encoder
+from support.tiny_models import save_tiny_cross_encoder, save_tiny_encoder
 
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import Collection, Document
@@ -73,6 +73,7 @@ def test_training_queries_neither_choose_nor_are_reported(
         lambda key, text: (key, text.upper()),  # the same ids, in a folder of another name
         lambda key, text: (f"other-{key}", f"  {text.replace(' ', '  ').title()} "),
         lambda key, text: (f"other-{key}", "".join(chr(ord(c) + 0xFEE0) if c.isalnum() else c for c in text)),
+        lambda key, text: (f"other-{key}", "\ufeff" + text.replace(" ", " \u200b") + "\u200e"),  # nobody sees these
     ],
 )
 def test_copies_of_training_queries_are_found_whatever_they_are_called(
@@ -218,3 +219,63 @@ def test_a_trained_cross_encoder_says_so_on_its_own_queries_and_so_does_one_trai
         successful(call_unimoe("evaluate", "--model", name, *where, "--task", "reranking"))
         result = read_result(result_path(folder, "it", None, "reranking", "topics"))
         assert "these queries trained the checkpoint" in result.caveats
+
+
+def test_a_head_and_a_first_stage_say_that_their_encoder_was_trained_on_the_reported_queries(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    own = ("--set", f"encoder.base={places[0]}", "--set", "freeze_base=false", "--set", "out_dim=null")
+    sizes = ("--set", "epochs=1", "--set", "batch_size=4", "--device", "cpu", "--output-dir", tmp_path / "bi")
+    successful(call_unimoe("train-biencoder", "--dataset", f"path:{places[1]}", *own, *sizes))
+    encoder = tmp_path / "bi/biencoder/seed_0/checkpoint"
+    texts = [*load_collection(f"path:{places[1]}", "train").queries.values()]
+    folder = topics_folder(tmp_path / "second", {"train": 12, "dev": 6, "test": 6})
+    copy = with_texts(
+        folder,
+        tmp_path / "later",
+        lambda key, text: (f"late-{key}", texts[int(key[-2:])].upper() if key.startswith("test") else f"{text} again"),
+    )
+    caveat = "the encoder: these queries trained the checkpoint"
+    keys = {"encoder": {"base": str(encoder)}, "task": f"path:{copy}", "num_steps": 1, "head_output_size": 8}
+    head = call_unimoe(
+        *("train-head", "--task", f"path:{copy}", "--set", f"encoder.base={encoder}", "--num-steps", "1", "--test"),
+        *("--set", "head_output_size=8", "--output-dir", tmp_path / "head", "--device", "cpu"),
+    )
+    assert f"caveat: {caveat}" in successful(head).stdout
+    study = {"name": "s", "family": "heads", "base": keys, "arms": {"eggroll": {}}, "seeds": 1}
+    write_plain(tmp_path / "study.yaml", study)
+    done = call_unimoe("study", tmp_path / "study.yaml", "--device", "cpu", "--output-dir", tmp_path / "study")
+    assert caveat in " ".join(successful(done).stdout.split())
+    assert caveat in read_result(result_path(tmp_path / "study", "eggroll", 0, "reranking", "later")).caveats
+    where = ("--dataset", f"path:{copy}", "--task", "reranking", "--output-dir", tmp_path / "out", "--device", "cpu")
+    first = ("--set", "evaluation.first_stage=dense", "--set", f"evaluation.fusion.encoder.base={encoder}")
+    model = save_tiny_cross_encoder(tmp_path / "ce")
+    successful(call_unimoe("evaluate", "--model", f"cross-encoder:{model}", *where, *first, "--name", "it"))
+    result = read_result(result_path(tmp_path / "out", "it", None, "reranking", "later"))
+    assert "first stage: these queries trained the checkpoint" in result.caveats
+
+
+def test_own_lists_need_a_test_split_only_where_no_other_collection_is_tested(
+    places: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As ``unimoe label`` writes them: a train split alone."""
+    lists = topics_folder(tmp_path / "lists", {"train": 20})
+    own = with_texts(lists, tmp_path / "own", lambda key, text: (key, f"{text} again"))
+    refused = cross_encoder((places[0], own), tmp_path)
+    assert_refused(refused, 2, "no split 'test'", "set splits.test to the one to report")
+    done = successful(cross_encoder((places[0], own), tmp_path, f"evaluation.test=[path:{places[1]}]"))
+    assert "topics  ndcg@10" in done.stdout
+    same = cross_encoder((places[0], own), tmp_path, f"evaluation.test=[path:{own}@train]")
+    assert_refused(same, 3, "is in lists.source and in evaluation.test")
+
+
+def test_what_chose_a_checkpoint_are_the_judged_queries_alone(places: tuple[Path, Path], tmp_path: Path) -> None:
+    with (places[1] / "queries.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"_id": "nobody", "text": "a query that no split judges"}) + "\n")
+    successful(cross_encoder(places, tmp_path))
+    first = tmp_path / "out/cross_encoder/seed_12/checkpoint"
+    assert len(read_plain(first / SEEN_FILE)["dev"]) == SPLITS["dev"]
+    swapped = "lists.splits={train: dev, dev: test, test: train}"  # what has trained is reported now
+    (tmp_path / "next").mkdir()
+    done = successful(cross_encoder((first, places[1]), tmp_path / "next", swapped))
+    assert "caveat: these queries trained the checkpoint" in done.stdout

@@ -126,6 +126,11 @@ class Collection:
         """Queries without any judgment, sorted; they are ranked but count in no mean."""
         return sorted(self.queries.keys() - self.qrels.keys())
 
+    @property
+    def judged_queries(self) -> dict[str, str]:
+        """Query id to text of the queries that count: those of the split."""
+        return {query: self.queries[query] for query in self.qrels}
+
     def with_rule(self, excludes_self: bool) -> Collection:
         """Return the same where it is known whether a query's own document is a candidate."""
         return replace(self, excludes_self=excludes_self, checks=tuple(c for c in self.checks if c.name != OWN))

@@ -175,7 +175,7 @@ class LoadedDataset:
         by_words = self._stage.by_words and self.dataset.settings.bm25.language is None
         lacking = without_candidates(name, self.queries_without_candidates, len(self.collection.qrels))
         unordered = Check("order", "note", f"{name}: {stage.source} gives no order, so it gets no scores")
-        found = [*concerned(self.whole.checks, by_words=by_words), *lacking]
+        found = [*concerned(self.whole.checks, by_words=by_words), *lacking, *self._stage.seen(self.collection)]
         return found if stage.ordered else [*found, unordered]
 
     @cached_property

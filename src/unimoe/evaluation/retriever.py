@@ -21,7 +21,6 @@ from unimoe.models.encoder import load_encoder
 from unimoe.models.matcher import MATCHERS
 from unimoe.models.model import Model
 from unimoe.models.rerankers.python_function import named_embedder
-from unimoe.models.seen_queries import NOTHING_SEEN
 from unimoe.models.served.client import refuse_secrets
 from unimoe.models.served.embedder import ServedEmbedder
 from unimoe.models.served.probe import served_name
@@ -60,7 +59,7 @@ def encoder_retriever(
     """
     encoder, base, dtype_name = experiment.encoder, experiment.encoder.base, "unknown"
     embedder: Embedder
-    caveats, seen = tuple[str, ...](), NOTHING_SEEN
+    caveats = tuple[str, ...]()
     if settings := served_settings(experiment):
         prefixes: dict[TextKind, str | None] = {"query": encoder.query_prefix, "document": encoder.document_prefix}
         served = ServedEmbedder(base, settings, prefixes)
@@ -73,17 +72,18 @@ def encoder_retriever(
     else:
         dtype = dtype or choose_dtype(device, encoder.dtype)
         embedder = loaded = load_encoder(encoder, device, dtype)
-        caveats, seen, dtype_name = loaded.caveats, loaded.seen, str(dtype).removeprefix("torch.")
+        caveats, dtype_name = loaded.caveats, str(dtype).removeprefix("torch.")
         encoder = encoder.model_copy(update={"dtype": dtype_name})
     recipe = model_recipe("encoder", experiment.model_copy(update={"encoder": encoder}))
-    model = embedders_model(embedder, experiment.retrieval, dtype_name, caveats=caveats, seen=seen)
+    model = embedders_model(embedder, experiment.retrieval, dtype_name, caveats=caveats)
     return System(name, experiment, model, ("retrieval",), recipe=recipe)
 
 
 def embedders_model(embedder: Embedder, config: DenseConfig, dtype: str, **facts: Any) -> Model:
     """Return the model of what embeds the texts of a search."""
     prompt = _prompt_with_lengths(embedder.prompt_name, config)
-    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, said=embedder.said, **facts)
+    known = {"said": embedder.said, "seen": embedder.seen, **facts}
+    return Model(embedder.base_identity, prompt, dtype, embed=lambda: embedder, **known)
 
 
 def _matching_system(experiment: DenseExperiment, name: str, device: torch.device, dtype: torch.dtype) -> System:

@@ -216,8 +216,7 @@ def described(
 
 def seen_before(system: System, collection: Collection) -> list[str]:
     """Return the caveats of a model on judged queries that trained or chose it, whatever their collection is called."""
-    queries = {query: collection.queries[query] for query in collection.qrels}
-    return system.model.seen.caveats(queries) if system.model else []
+    return system.model.seen.caveats(collection.judged_queries) if system.model else []
 
 
 def rule_hashes(collection: Collection) -> dict[str, str]:

@@ -15,6 +15,7 @@ from unimoe.core.errors import InputError
 from unimoe.models.batching import used_budget
 from unimoe.models.own_prompts import BARE, OwnPrompts
 from unimoe.models.own_prompts import TextKind as TextKind
+from unimoe.models.seen_queries import NOTHING_SEEN, SeenQueries
 
 if TYPE_CHECKING:
     from unimoe.models.served.client import RequestEstimate
@@ -41,6 +42,7 @@ class Embedder(ABC):
         dimension: the width of a vector, where it is known before the first one.
         own_prompts: what it reads before the texts of MTEB's tasks where nothing else is configured.
         said: how it reads texts, in one line; empty where nothing is to be said.
+        seen: the queries that trained and chose it, as far as its folder says.
     """
 
     base_identity: str
@@ -48,6 +50,7 @@ class Embedder(ABC):
     dimension: int | None = None
     own_prompts: OwnPrompts = BARE
     said: str = ""
+    seen: SeenQueries = NOTHING_SEEN
 
     @property
     @abstractmethod

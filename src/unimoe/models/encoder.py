@@ -30,7 +30,7 @@ from unimoe.models.kinds import ENCODER, LATE, SPARSE, is_decoder
 from unimoe.models.model_files import loading, missing_weights, refuse_another_vocabulary
 from unimoe.models.own_prompts import OwnPrompts, Registered, find_registered, prompts_by_kind, prompts_said
 from unimoe.models.prompts import well_formed
-from unimoe.models.seen_queries import NOTHING_SEEN, seen_by
+from unimoe.models.seen_queries import seen_by
 from unimoe.models.token_ids import TextFeatures, add_ends, add_stated_ends, embedding_rows, refuse_tokens_without_rows
 
 if TYPE_CHECKING:
@@ -100,12 +100,10 @@ class SentenceEncoder(Embedder):
         dimension: the width of a vector.
         said: in one line, what was found: prompts and who states them, pooling and length.
         caveats: why its vectors may not be those of the model that people mean.
-        seen: the queries that trained and chose it, as far as its folder says.
     """
 
     dimension: int
     caveats: tuple[str, ...] = ()
-    seen = NOTHING_SEEN
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unimoe.checks import Check
 from unimoe.checks.ids import best_change
 from unimoe.config import DENSE, FUSION, SEARCHES, EvaluationConfig, FirstStageModel
 from unimoe.core.errors import DataError, UsageError
@@ -127,6 +128,11 @@ class FirstStage:
             model: FirstStageModel = getattr(self.settings, setting)
             encoder, key = model.model_copy(update={"base": f"{setting}:{model.base}"}), setting
         return ModelSearch(encoder, f"evaluation.{key}", self.device, Passages.of(self.settings))
+
+    def seen(self, collection: Collection) -> list[Check]:
+        """Return caveats of queries that trained or chose the model that searches: its candidates favour them."""
+        found = self.search.seen.caveats(collection.judged_queries) if self.search else []
+        return [Check("seen queries", "caveat", f"first stage: {line}") for line in found]
 
     @property
     def by_words(self) -> bool:

@@ -214,9 +214,8 @@ class TrainingData:
     @property
     def seen(self) -> SeenQueries:
         """What a model has seen of queries that is trained on these examples."""
-        dev = self._dev.queries if self._dev else {}
-        trained = (self._collection.queries[query] for query in self._collection.qrels)
-        return SeenQueries.of(trained, dev.values())
+        dev = self._dev.judged_queries if self._dev else {}
+        return SeenQueries.of(self._collection.judged_queries.values(), dev.values())
 
     def ranking(self, model: UnimodelForExp1) -> RankingSet:
         """Return the ranking examples in a model's token ids."""

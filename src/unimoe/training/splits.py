@@ -49,7 +49,7 @@ class SplitQueries:
     @classmethod
     def of(cls, part: Role, key: str, name: str, collection: Collection) -> SplitQueries:
         """Return the judged queries of a collection that is called ``name``."""
-        return cls(part, key, name, {query: collection.queries[query] for query in collection.qrels})
+        return cls(part, key, name, collection.judged_queries)
 
     @property
     def called(self) -> str:

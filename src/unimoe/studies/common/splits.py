@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
+from unimoe.checks import Check
 from unimoe.config.base import Section
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.grouping import gathered
@@ -16,7 +18,7 @@ from unimoe.data.catalog import load_collection, refuse_unknown
 from unimoe.data.collection import Collection
 from unimoe.data.sources.nanobeir import NANOBEIR
 from unimoe.results.topics import normal
-from unimoe.training.splits import CheckedSplits, Role, SplitQueries, checked_splits, to_train_on
+from unimoe.training.splits import Role, SplitQueries, checked_splits, to_train_on
 
 _NANO_NAMES = {f"Nano{name.partition(':')[2]}".lower(): name for name in NANOBEIR}
 
@@ -70,26 +72,27 @@ def load_splits(task: str, config: SplitConfig | None, *, drop_shared: bool = Fa
     """Load a collection in three parts that share no query; dev and test carry what was found.
 
     ``drop_shared`` leaves queries out of training that dev or test have by text; else they are a caveat in published
-    sets, and a ``DataError`` in others. See ``read_splits``.
+    sets, and a ``DataError`` in others. See ``read_parts``.
     """
-    name, splits = task_collection(task), read_splits(task, config)
+    name, splits = task_collection(task), Splits(*read_parts(task, config))
     parts = [SplitQueries.of(part, part, name, collection) for part, collection in splits.by_part.items()]
     found = checked_splits(parts, drop_shared=drop_shared)
     splits = splits._replace(train=to_train_on(splits.train, found.left_out[0]))
-    refuse_empty(splits)
-    return with_checks(splits, found)
+    _refuse_empty(splits)
+    return with_checks(splits, found.checks)
 
 
-def with_checks(splits: Splits, found: CheckedSplits) -> Splits:
+def with_checks(splits: Splits, found: Sequence[Check]) -> Splits:
     """Return splits with dev and test that carry what was found of shared queries into their results."""
-    dev, test = (replace(part, checks=(*part.checks, *found.checks)) for part in (splits.dev, splits.test))
+    dev, test = (replace(part, checks=(*part.checks, *found)) for part in (splits.dev, splits.test))
     return splits._replace(dev=dev, test=test)
 
 
-def read_splits(task: str, config: SplitConfig | None) -> Splits:
+def read_parts(task: str, config: SplitConfig | None, *, tested: bool = True) -> list[Collection]:
     """Load a collection, by a name of the catalogue or a NanoBEIR task's, in three parts, and compare no queries.
 
-    Without a configuration these are the published ones if there is a train split, else parts of the test split.
+    Without a configuration these are the published ones if there is a train split, else parts of the test split. One
+    with a train split that is not ``tested`` needs no test split, and has two parts.
     """
     name = task_collection(task)
     refuse_unknown(name)
@@ -98,14 +101,22 @@ def read_splits(task: str, config: SplitConfig | None) -> Splits:
         train, dev = (_split_or_none(name, split) for split in ("train", "dev"))
     else:
         train, dev = (None if split is None else load_collection(name, split) for split in (given.train, given.dev))
-    test = load_collection(name, given.test)
+    tests = [_reported(name, given.test)] if tested or train is None else []
     if train is None:
-        test, dev, train = _parted(test, given.test_fraction, given.dev_fraction)
+        tests[0], dev, train = _parted(tests[0], given.test_fraction, given.dev_fraction)
     elif dev is None:
         dev, train = _parted(train, given.dev_fraction)
-    splits = Splits(train, dev, test)
-    refuse_empty(splits)
-    return splits
+    parts = [train, dev, *tests]
+    _refuse_empty(parts)
+    return parts
+
+
+def _reported(name: str, split: str) -> Collection:
+    try:
+        return load_collection(name, split)
+    except UsageError as error:
+        remedy = "set splits.test to the one to report (a cross-encoder can report others by evaluation.test)"
+        raise UsageError(f"{error}; {remedy}") from None
 
 
 def _split_or_none(name: str, split: str) -> Collection | None:
@@ -135,9 +146,9 @@ def _parted(collection: Collection, *fractions: float) -> list[Collection]:
     return [collection.with_queries(part) for part in parts]
 
 
-def refuse_empty(splits: Splits) -> None:
+def _refuse_empty(parts: Sequence[Collection]) -> None:
     """Refuse a part without a query."""
-    for part, collection in splits.by_part.items():
+    for part, collection in zip(("train", "dev", "test"), parts, strict=False):
         if not collection.qrels:
             raise DataError(
                 f"{collection.name}: no query is left for {part}; there are too few, change splits.dev_fraction "

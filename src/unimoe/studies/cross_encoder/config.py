@@ -71,7 +71,8 @@ class RerankingConfig(Section):
     Attributes:
         dev: collections: their mean nDCG@10 chooses the checkpoint, with ``@split`` at the end where that is not test;
             empty for the dev part of the source.
-        test: collections to report, named in the same way; empty for the test split of the source, where it has one.
+        test: collections to report, named in the same way; empty for the test split of the source, which
+            needs none otherwise.
         reports_dev: report the queries that choose the checkpoint too, as the first recipe does: a caveat of every
             result. Else a query in both is refused.
         depth: candidates of a query.

@@ -26,7 +26,7 @@ from unimoe.evaluation.datasets import Dataset, LoadedDataset, collections_of, r
 from unimoe.models.model_files import first_line
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
 from unimoe.studies.common.pool_results import RerankingPools
-from unimoe.studies.common.splits import read_splits
+from unimoe.studies.common.splits import read_parts
 from unimoe.studies.cross_encoder.config import CrossEncoderConfig
 from unimoe.training.losses.listwise import refuse_binary
 from unimoe.training.splits import CheckedSplits, SplitQueries, checked_splits, to_train_on
@@ -134,8 +134,8 @@ def _own_parts(config: CrossEncoderConfig) -> tuple[LabelledLists, RerankingPool
     if source.source == MS_MARCO_LISTS:
         lists, held_out = ms_marco_lists(ms_marco_rows(), source.max_docs).split(source.held_out, _HELD_OUT_SEED)
         return lists.sample(source.queries), held_out_set(held_out.sample(evaluation.dev_queries).lists), None
-    splits = read_splits(source.source, source.splits)
-    train = to_train_on(splits.train, frozenset())
+    train, dev, *tests = read_parts(source.source, source.splits, tested=not evaluation.test)
+    train = to_train_on(train, frozenset())
     train = train if source.queries is None else train.sample_queries(source.queries)
     candidates = bm25_run(train, source.negatives_from, source.bm25, cached=True)
     lists = collection_lists(train, candidates, source.max_docs, source.max_positives)
@@ -147,7 +147,8 @@ def _own_parts(config: CrossEncoderConfig) -> tuple[LabelledLists, RerankingPool
         run = bm25_run(collection, evaluation.depth, bm25, cached=True)
         return _pools(config, source.source, collection, run, first_stage_name(bm25))
 
-    return lists, part(splits.dev, evaluation.dev_queries), part(splits.test, evaluation.test_queries)
+    own_test = None if evaluation.test else part(tests[0], evaluation.test_queries)
+    return lists, part(dev, evaluation.dev_queries), own_test
 
 
 def _named(config: CrossEncoderConfig, names: Sequence[str], queries: int | None) -> tuple[RerankingPools, ...]:

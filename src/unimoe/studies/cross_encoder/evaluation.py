@@ -62,7 +62,7 @@ def report_trained(
         trained_hash=manifest.weights_hash,
         checkpoint=manifest.which,
         training=manifest.training,
-        caveats=[*config.caveats, *training.base_seen.caveats(pools.collection.queries)],
+        caveats=[*config.caveats, *training.base_seen.caveats(pools.collection.judged_queries)],
     )
 
     def evaluate() -> Outcome:

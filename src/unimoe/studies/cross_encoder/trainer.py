@@ -253,7 +253,7 @@ class CrossEncoderTraining(Training):
                 self._model.save_pretrained(str(temporary))
             if self.config.lora:
                 name_trained_base(temporary, self.config.model.base, self.config.model.revision)
-            chose = (text for one in self._dev for text in one.collection.queries.values())
+            chose = (text for one in self._dev for text in one.collection.judged_queries.values())
             (self.base_seen | SeenQueries.of((one.query for one in self.lists.lists), chose)).write(temporary)
             write_trained(
                 temporary,

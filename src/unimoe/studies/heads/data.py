@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unimoe.checks import Check
 from unimoe.core.errors import DataError, first_few
 from unimoe.core.io import hash_json, hash_parts
 from unimoe.core.trec import Run, text_lines
@@ -18,9 +19,10 @@ from unimoe.data.sources.beir_sets import folder_of
 from unimoe.models.embedder import Advance, Embedder
 from unimoe.retrieval.bm25 import first_stage_name
 from unimoe.retrieval.embeddings import cached_embeddings
-from unimoe.studies.common.splits import Splits, load_splits, task_collection
+from unimoe.studies.common.splits import Splits, load_splits, task_collection, with_checks
 from unimoe.studies.heads.config import SoftLabelConfig, TrainConfig
 from unimoe.studies.heads.pools import PoolSet, candidates_of, pool_set
+from unimoe.training.splits import SHARED
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,9 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     texts embedded.
     """
     splits = load_splits(config.task, config.splits, drop_shared=config.drop_shared)
+    seen = embedder.seen.caveats(splits.test.judged_queries)
+    known = [Check(SHARED, "caveat", f"the encoder: {line}") for line in seen]
+    splits = with_checks(splits, known)
     corpus = {key: document.full_text for key, document in splits.train.corpus.items()}
     judged = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
     documents = cached_embeddings(embedder, corpus, "document", advance=advance)
