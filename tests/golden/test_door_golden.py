@@ -205,6 +205,27 @@ def test_a_finding_that_rests_on_the_order_of_ties_says_so(tmp_path: Path) -> No
     assert "depends on the order of equal scores" in (tmp_path / "out/analysis/report.md").read_text(encoding="utf-8")
 
 
+def test_the_range_of_a_system_holds_its_mean_where_one_of_its_runs_has_no_equal_scores(tmp_path: Path) -> None:
+    """Run 1 is 100 or 50 by the order of ties, run 2 is 50 in any: the system is 75 or 50, and not 100 or 50."""
+    qrels = {f"q{i}": {"d1": 1, "d2": 0} for i in range(20)}
+    for name, scores in {
+        "base": {"d1": 1.0, "d2": 3.0, "d3": 0.5},
+        "new-seed1": {"d1": 2.0, "d2": 2.0, "d3": 0.5},
+        "new-seed2": {"d1": 1.0, "d2": 2.0, "d3": 0.5},
+    }.items():
+        write_run(tmp_path / f"{name}.trec", dict.fromkeys(qrels, scores), name)
+    write_qrels(tmp_path / "q", qrels)
+    shown = call_unimoe(
+        *("compare", "--baseline", tmp_path / "base.trec", "--systems", f"new={tmp_path}/new-seed[12].trec"),
+        *("--qrels", tmp_path / "q", "--metric", "mrr@10"),
+        *("--output-dir", tmp_path / "out"),
+    )
+    words = "other orders give mrr@10 of new 50.00 to 75.00"
+    assert words in words_of(successful(shown)) + " ".join(shown.stderr.split())
+    analysed = successful(call_unimoe("analyze", "tables", "--output-dir", tmp_path / "out"))
+    assert words in words_of(analysed)
+
+
 def test_the_share_of_unjudged_documents_is_that_of_ir_measures(tmp_path: Path) -> None:
     qrels, run = judged_run()
     for cutoff in (3, 10):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 
@@ -77,16 +77,26 @@ def ties_in(checks: Iterable[Check]) -> list[Check]:
     return [check for check in checks if check.name == "ties" and "ranges" in check.data]
 
 
-def ties_of_systems(found: Iterable[tuple[str, Check]], measure: str, where: str) -> Iterator[Check]:
-    """Say the same of several systems in one line, from the checks of their runs: ranges are means over runs."""
-    ranges = gathered(
-        (system, check.data["ranges"][measure]) for system, check in found if measure in check.data["ranges"]
-    )
-    ends = {system: [fmean(side) for side in zip(*of_runs, strict=True)] for system, of_runs in ranges.items()}
+def ties_of_systems(
+    runs: Iterable[tuple[str, Collection[float], Iterable[Check]]], measure: str, where: str
+) -> Iterator[Check]:
+    """Say the same of several systems in one line: ranges are means over all of a system's runs.
+
+    A run is its system, its values of the measure, and what was found of it; one without a range has its mean alone.
+    """
+    ranges = gathered((system, _range(values, checks, measure)) for system, values, checks in runs)
+    means = ((system, [fmean(side) for side in zip(*of_runs, strict=True)]) for system, of_runs in ranges.items())
+    ends = {system: [low, high] for system, (low, high) in means if low < high}
     if ends:
         said = ", ".join(f"{system} {100 * low:.2f} to {100 * high:.2f}" for system, (low, high) in ends.items())
         line = f"{where}: some systems have {_DECIDED}; other orders give {measure} of {said}"
         yield Check("ties", "caveat", line, {"measure": measure, "systems": ends})
+
+
+def _range(values: Collection[float], checks: Iterable[Check], measure: str) -> Sequence[float]:
+    found = (check.data["ranges"] for check in ties_in(checks))
+    mean = math.fsum(values) / max(1, len(values))
+    return next((ranges[measure] for ranges in found if measure in ranges), (mean, mean))
 
 
 def _is_open(grades: Mapping[str, float], scores: Mapping[str, float]) -> bool:

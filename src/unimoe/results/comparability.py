@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from unimoe.checks import Check, lines
+from unimoe.checks import lines
 from unimoe.checks.rankings import ties_in, ties_of_systems
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
@@ -99,14 +99,14 @@ _UNREAD = 0.1
 
 def remarks(results: Iterable[EvalResult]) -> list[str]:
     """Return what the doors' caveats say of some results; of the equal scores of many runs one line for a dataset."""
-    said, tied = list[str](), dict[tuple[str, str], list[tuple[str, Check]]]()
+    said, results = list[str](), [*results]
     for r in results:
         ties = ties_in(r.checks)
         said += lines((check for check in r.checks if check not in ties), "caveat")
         said += _unread(r)
-        tied.setdefault((r.key, r.main_metric), []).extend((r.config_name, check) for check in ties)
-    for (key, metric), found in tied.items():
-        said += lines(ties_of_systems(found, metric, key), "caveat")
+    for (key, metric), of_key in gathered(((r.key, r.main_metric), r) for r in results).items():
+        of_systems = ((r.config_name, r.per_query.values(), r.checks) for r in of_key)
+        said += lines(ties_of_systems(of_systems, metric, key), "caveat")
     return said
 
 

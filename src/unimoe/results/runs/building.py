@@ -132,8 +132,8 @@ def _of_all(runs: Sequence[ScoredRun], scoring: Scoring) -> Iterator[Check]:
     yield from incomplete(runs, len(judged.qrels), scoring.allow)
     for metric in scoring.metrics:
         yield from unlike_depths(runs, metric, parse_metric(metric).cutoff)
-    tied = ((run.system, check) for run in runs for check in run.scores.checks if check.name == "ties")
-    yield from ties_of_systems(tied, scoring.main, judged.dataset)
+    of_systems = ((run.system, run.scores.per_query[scoring.main].values(), run.scores.checks) for run in runs)
+    yield from ties_of_systems(of_systems, scoring.main, judged.dataset)
     zero = [run.name for run in runs if not any(run.scores.per_query[scoring.main].values())]
     yield from all_zero(zero, scoring.main, judged.name)
 
