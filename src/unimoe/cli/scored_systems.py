@@ -12,8 +12,7 @@ from unimoe.analysis.analysis import in_order
 from unimoe.cli.models import ModelOptions, reranked
 from unimoe.cli.run_files import PLACE, WILDCARD, Pattern
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import named_errors
-from unimoe.results import arm_dir, qrels_path, read_result, result_paths, run_beside, seed_name
+from unimoe.results import arm_dir, is_result, qrels_path, read_result, result_paths, run_beside, seed_name
 from unimoe.results.comparability import refuse_other_data
 
 _MODEL = re.compile(r"[a-z][a-z0-9\-]+:")  # such as cross-encoder:FOLDER
@@ -22,8 +21,7 @@ _MODEL = re.compile(r"[a-z][a-z0-9\-]+:")  # such as cross-encoder:FOLDER
 def is_scored(path: str) -> bool:
     """Return whether a text names a model, a folder of results or a result: their runs are in known places."""
     if Path(path).is_file():
-        with named_errors(Path(path)), Path(path).open("rb") as file:  # a run may be JSON too
-            return path.endswith(".json") and b'"schema_version"' in file.read(100)
+        return is_result(Path(path))
     if WILDCARD.search(path) or PLACE in path:
         return False
     return Path(path).is_dir() or _MODEL.match(path) is not None

@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError
-from unimoe.core.io import Strict, find_files, read_json, write_json, write_line
+from unimoe.core.io import Strict, find_files, named_errors, read_json, write_json, write_line
 from unimoe.core.limits import HIGHEST_GRADE, MOST, name_problem, shortened
 from unimoe.results.predicted import PredictedScores
 
@@ -277,6 +277,23 @@ def run_path(output_dir: Path, config_name: str, seed: int | None, task: str, da
 def run_beside(path: Path) -> Path:
     """Return the path of the TREC run of a result file."""
     return path.parents[2] / "runs" / path.parent.name / f"{path.stem}.trec"
+
+
+def result_beside(run: Path) -> EvalResult | None:
+    """Return the result of a run that an evaluation wrote, from where ``run_beside`` puts the two; None of others."""
+    place = run.absolute()
+    path = place.parents[2] / "results" / place.parent.name / f"{place.stem}.json" if len(place.parents) > 2 else place
+    if place.parent.parent.name != "runs" or not is_result(path):
+        return None
+    return read_result(path)
+
+
+def is_result(path: Path) -> bool:
+    """Return whether a file is a result of this program: a run may be JSON too."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with named_errors(path), path.open("rb") as file:
+        return b'"schema_version"' in file.read(100)
 
 
 def qrels_path(output_dir: Path, dataset: str, split: str) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from unimoe.checks import lines
+from unimoe.checks import Check, lines
 from unimoe.checks.rankings import ties_in, ties_of_systems
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
@@ -101,22 +101,33 @@ def remarks(results: Iterable[EvalResult]) -> list[str]:
     """Return what the doors' caveats say of some results; of the equal scores of many runs one line for a dataset."""
     said, results = list[str](), [*results]
     for r in results:
-        ties = ties_in(r.checks)
-        said += lines((check for check in r.checks if check not in ties), "caveat")
-        said += _unread(r)
+        said += lines(_apart_from_ties(r), "caveat")
     for (key, metric), of_key in gathered(((r.key, r.main_metric), r) for r in results).items():
         of_systems = ((r.config_name, r.per_query.values(), r.checks) for r in of_key)
         said += lines(ties_of_systems(of_systems, metric, key), "caveat")
     return said
 
 
-def _unread(result: EvalResult) -> list[str]:
+def caveats_of_run(result: EvalResult, system: str) -> list[Check]:
+    """Return the caveats of the result of a run, which travel with the run wherever it is compared."""
+    unfit = (Check("evaluation", "caveat", f"{system}: {caveat}", unfit=True) for caveat in result.caveats)
+    return [*unfit, *(check for check in _apart_from_ties(result) if check.weight == "caveat")]
+
+
+def _apart_from_ties(result: EvalResult) -> list[Check]:
+    """Return what was found, but for equal scores, which are said of all runs together."""
+    ties = ties_in(result.checks)
+    return [*(check for check in result.checks if check not in ties), *_unread(result)]
+
+
+def _unread(result: EvalResult) -> list[Check]:
     """Return what to know of a model whose answers could not be read, or had no end, so that others rank for it."""
     usage = result.provenance.usage
     answers = usage.get("answers", 0.0)
     meaning = {"unparsable answers": "they leave the order as it was", "truncated thoughts": "raise listwise.thought"}
+    where = f"{result.key}, {name_of(result)}"
     return [
-        f"{result.key}, {name_of(result)}: {name} {usage[name]:,.0f} of {answers:,.0f}: {means}"
+        Check("answers", "caveat", f"{where}: {name} {usage[name]:,.0f} of {answers:,.0f}: {means}")
         for name, means in meaning.items()
         if usage.get(name, 0.0) > _UNREAD * answers
     ]

@@ -119,10 +119,17 @@ class Results(dict[str, dict[Seed, dict[str, dict[str, float]]]]):
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What to read the numbers with, why they are unfit for decisions included; each line once."""
-        return tuple(
-            dict.fromkeys([*(caveat for r in self.everything for caveat in r.caveats), *remarks(self.results)])
+        """What to read the numbers with, why they are unfit for decisions included; each line once.
+
+        What holds of some systems alone names them.
+        """
+        doors = remarks(self.results)
+        of_systems = gathered((caveat, r.config_name) for r in self.everything for caveat in r.caveats)
+        unfit = (
+            caveat if caveat in doors or {*systems} == {*self} else f"{', '.join(dict.fromkeys(systems))}: {caveat}"
+            for caveat, systems in of_systems.items()
         )
+        return tuple(dict.fromkeys([*unfit, *doors]))
 
     def frame(self, metrics: MetricLike | Iterable[MetricLike] = ()) -> pd.DataFrame:
         """Return the scores by query in rows ``system, seed, task, dataset, metric, query, score``.

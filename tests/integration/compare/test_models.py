@@ -11,7 +11,9 @@ from support.scripts import Done, assert_refused, call_script, call_unimoe, succ
 from support.tiny_models import save_tiny_cross_encoder
 from support.toy_collections import invented, write_invented
 
+from unimoe.data.catalog import load_collection
 from unimoe.formats.runs import read_run
+from unimoe.models.seen_queries import SeenQueries
 from unimoe.results.runs.scoring import score_run_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,6 +95,42 @@ def test_a_model_is_compared_with_a_run_file_and_with_results(tmp_path: Path) ->
     parsed = found(compare(tmp_path, *mixed, more=("--allow", "duplicates", "--json")))
     means = {row["system"]: row["mean"] for row in parsed["scores"]}
     assert means["stored"] == means["run"] == means["result"] != means["short"]
+
+
+def test_what_an_evaluation_said_of_a_model_travels_with_its_run(data: Path, tmp_path: Path) -> None:
+    """A table of models, of their folders or of their runs lost why their scores decide nothing."""
+    model = save_tiny_cross_encoder(tmp_path / "known")
+    SeenQueries.of(load_collection("toy", "test").queries.values()).write(model)
+    bare = (f"cross-encoder:{model}", LENGTHS)
+    folder = tmp_path / "out"
+    said = "known: these queries trained the checkpoint"
+    assert found(compare(folder, *bare, more=("--json",)))["caveats"][0] == said
+    place = next(folder.glob("*/known"))
+    arm = place / "seed_none"
+    run, qrels = arm / "runs/reranking/toy.trec", place.parent / "qrels/toy-test.qrels"
+    for one in (place.parent, arm / "results/reranking/toy.json", run):
+        assert found(compare(folder, f"mine={one}", LENGTHS, more=("--json",)))["caveats"][0] == f"mine{said[5:]}"
+    tables = successful(compare(folder, f"mine={run}", LENGTHS)).stdout.split("\n\n")
+    assert sum(f"Caveat: mine{said[5:]}" in " ".join(table.split()) for table in tables) >= 2, (
+        "of scores, of differences"
+    )
+    assert "these queries trained the checkpoint" in successful(call_unimoe("evaluate-run", run, qrels)).stderr
+    listed = successful(call_unimoe("compare", "--results", place.parent, "--baseline", "bm25", "--json"))
+    assert said in found(listed)["caveats"], "what holds of one system of several names it"
+    other = tmp_path / "copied.trec"
+    other.write_text(run.read_text())
+    assert said not in successful(call_unimoe("evaluate-run", other, qrels)).stderr
+
+
+@pytest.mark.parametrize("content", ['{"name": "of another tool"}', "no JSON"])
+def test_a_file_of_another_tool_in_the_place_of_a_result_is_none(data: Path, tmp_path: Path, content: str) -> None:
+    run = tmp_path / "runs/x/toy.trec"
+    run.parent.mkdir(parents=True)
+    run.write_text("test00 Q0 d000 1 2.0 t\n")
+    (tmp_path / "results/x").mkdir(parents=True)
+    (tmp_path / "results/x/toy.json").write_text(content)
+    (tmp_path / "q.tsv").write_text("test00 0 d000 1\n")
+    assert "1.0000" in successful(call_unimoe("evaluate-run", run, tmp_path / "q.tsv")).stdout
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ from unimoe.metrics.scoring import (
     level_note,
     score_plain,
 )
-from unimoe.results import Otherwise, QueryDetail
+from unimoe.results import Otherwise, QueryDetail, result_beside
+from unimoe.results.comparability import caveats_of_run
 from unimoe.results.runs.sources import (
     QrelsContent,
     RunContent,
@@ -264,6 +265,8 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
     judged = source.judged
     file = load_run(source.content, source.name)
     run, checks = file.run, list(settled(file.checks, allow))
+    if isinstance(source.content, Path) and (result := result_beside(source.content)):
+        checks += caveats_of_run(result, source.system)
     refuse_empty(source.name, run)
     if run.keys().isdisjoint(judged.qrels):
         hint = f": {found}" if (found := query_ids(judged.qrels, run)) else ""
