@@ -268,14 +268,21 @@ def refuse_dependent_states(config: Any, max_length: int) -> None:
             f"a {config.model_type} model of bidirectional attention is scored and embedded as a causal one here; "
             "name it with encoder: to embed"
         )
+    limit, name = rotation_limit(config) or (max_length, "")
+    if max_length > limit:
+        raise UsageError(
+            f"model.max_length {max_length}: beyond {limit} tokens a {config.model_type} model of {name} RoPE "
+            f"rotates all texts of a batch by the longest; lower it to {limit}"
+        )
+
+
+def rotation_limit(config: Any) -> tuple[int, str] | None:
+    """Return the tokens beyond which a decoder rotates all texts of a batch by the longest, and its kind of RoPE."""
     stated = getattr(config, "rope_parameters", None) or {}
+    found = []
     for kind in [stated] if "rope_type" in stated else filter(lambda each: isinstance(each, dict), stated.values()):
-        if (name := kind.get("rope_type")) not in {"longrope", "dynamic"}:
-            continue
-        longrope = name == "longrope"
-        limit = int(kind["original_max_position_embeddings"] if longrope else config.max_position_embeddings)
-        if max_length > limit:
-            raise UsageError(
-                f"model.max_length {max_length}: beyond {limit} tokens a {config.model_type} model of {name} RoPE "
-                f"rotates all texts of a batch by the longest; lower it to {limit}"
-            )
+        if (name := kind.get("rope_type")) == "longrope":
+            found.append((int(kind["original_max_position_embeddings"]), name))
+        elif name == "dynamic":
+            found.append((int(config.max_position_embeddings), name))
+    return min(found, default=None)

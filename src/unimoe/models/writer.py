@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from unimoe.models.base import BaseModel, position_limit
+from unimoe.models.base import BaseModel, position_limit, rotation_limit
 from unimoe.models.batching import FittingBatches
 from unimoe.models.lists import BEGIN_OF_THOUGHT
 from unimoe.models.model_files import silence_transformers
@@ -45,6 +46,15 @@ class Continued(NamedTuple):
     cut: bool
 
 
+_Text = tuple[list[int], int]
+"""The token ids of a prompt, and the tokens of its longest answer."""
+
+
+def _padded(texts: Sequence[_Text]) -> int:
+    """Return the tokens of a batch, which is padded to the longest prompt and the longest answer."""
+    return len(texts) * (max(len(prompt) for prompt, _ in texts) + max(tokens for _, tokens in texts))
+
+
 class LocalWriter:
     """Writes by a causal language model of transformers, greedily: equal prompts have equal answers.
 
@@ -56,10 +66,12 @@ class LocalWriter:
 
     def __init__(self, base: BaseModel, max_length: int | None = None, *, thinks: bool = False) -> None:
         self._model, self.tokenizer, self._thinks = base.model, base.tokenizer, thinks
-        stated = getattr(base.model.config.get_text_config(), "max_position_embeddings", None)
-        limits = [limit for limit in (max_length, stated, position_limit(base.model)) if limit is not None]
-        self.room = min(limits, default=None)
-        self.fitting = FittingBatches("a prompt", "model.max_length")
+        config = base.model.config.get_text_config()
+        stated = getattr(config, "max_position_embeddings", None)
+        self.room = min(filter(None, (max_length, stated, position_limit(base.model))), default=None)
+        turning, _ = rotation_limit(config) or (None, "")
+        self._batch_room = min(filter(None, (self.room, turning)), default=sys.maxsize)
+        self.fitting = FittingBatches("a prompt", "model.max_length", plan=self._plan, size=_padded)
         ends = base.model.generation_config.eos_token_id
         given = ends if isinstance(ends, list) else [ends]
         self._ends = sorted({end for end in (*given, base.tokenizer.eos_token_id) if end is not None})
@@ -72,13 +84,31 @@ class LocalWriter:
         return Ask(conversation, tokens, len(self._prompt(conversation)) + tokens)
 
     def together(self, asks: Sequence[Ask]) -> int:
-        """Return how many, of the first ones, are answered in one batch; they are padded to the longest."""
-        longest, most = 0, min(self.budget, self.fitting.reduced or self.budget)
-        for count, ask in enumerate(asks):
-            longest = max(longest, ask.size)
-            if count and longest * (count + 1) > most:
-                return count
-        return len(asks)
+        """Return how many, of the first ones, are answered in one batch."""
+        budget = min(self.budget, self.fitting.reduced or self.budget)
+        return self._first(((ask.size - ask.tokens, ask.tokens) for ask in asks), budget)
+
+    def _first(self, sizes: Iterable[tuple[int, int]], budget: int) -> int:
+        """Return how many, of the first texts, make a batch, by the tokens of their prompts and longest answers.
+
+        A batch goes on until the longest answer ends, from the longest prompt: all of it must have positions.
+        """
+        count = prompt = answer = 0
+        for own, most in sizes:
+            prompt, answer = max(prompt, own), max(answer, most)
+            if count and ((prompt + answer) * (count + 1) > budget or prompt + answer > self._batch_room):
+                break
+            count += 1
+        return count
+
+    def _plan(self, texts: Sequence[_Text], budget: int, _: int | None) -> list[list[int]]:
+        """Group the indices of texts into batches, the longest first."""
+        left, batches = sorted(range(len(texts)), key=lambda index: -_padded([texts[index]])), list[list[int]]()
+        while left:
+            count = self._first(((len(texts[index][0]), texts[index][1]) for index in left), budget)
+            batches.append(left[:count])
+            left = left[count:]
+        return batches
 
     def write(self, asks: Sequence[Ask]) -> list[Written]:
         """Return the answers to conversations, written together."""
@@ -105,9 +135,7 @@ class LocalWriter:
         def compute(batch: list[int]) -> list[Continued]:
             return self._batch([prompts[index] for index in batch], [tokens[index] for index in batch], until)
 
-        # Prompts that may be much shorter than their answers share a batch by what they grow to.
-        grown = [[*prompt, *[0] * most] for prompt, most in zip(prompts, tokens, strict=True)]
-        for batch, answers in self.fitting.run(grown, compute, self.budget):
+        for batch, answers in self.fitting.run([*zip(prompts, tokens, strict=True)], compute, self.budget):
             found |= dict(zip(batch, answers, strict=True))
         return [found[index] for index in range(len(prompts))]
 

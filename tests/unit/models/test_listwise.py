@@ -485,6 +485,19 @@ class TestLocalWriter:
         assert runs[0] == runs[1]
         assert len(set(runs[0][2].values())) > 3, "answers differ"
 
+    @pytest.mark.parametrize("kind", ["gpt2", "opt", "phi3"])
+    def test_texts_that_only_fit_into_the_model_apart_are_written_apart(self, kind: str) -> None:
+        """The long prompt's answer is short; beside it, the other's would go beyond a table or turn it otherwise."""
+        rope = {"rope_type": "longrope", "long_factor": [4.0] * 8, "short_factor": [1.0] * 8, "rope_theta": 1e4}
+        turning: dict[str, Any] = {"rope_parameters": {**rope, "original_max_position_embeddings": 99, "factor": 4.0}}
+        given = {"original_max_position_embeddings": 99, **turning} if kind == "phi3" else {}
+        model = tiny_model(kind, max_position_embeddings=400 if given else 99, eos_token_id=2, **given)
+        writer, draw = LocalWriter(BaseModel(model, tiny_tokenizer(), kind)), random.Random(2)
+        prompts = [[draw.randrange(3, 200) for _ in range(length)] for length in (92, 60, 55)]
+        together = writer.follow(prompts, [7, 30, 25])
+        writer.budget = 1
+        assert together == writer.follow(prompts, [7, 30, 25])
+
     def test_a_killed_run_has_kept_the_answers_that_were_written(self, tmp_path: Path) -> None:
         whole = rerank_collection(ListwiseReranker(LocalWriter(causal("qwen3")), FEW), COLLECTION, CANDIDATES)
         store, batches = ShardStore(tmp_path, "f"), list[int]()
