@@ -25,7 +25,7 @@ from unimoe.core.trec import ranked, write_run
 from unimoe.data.catalog import load_collection
 from unimoe.data.collection import describe_qrels
 from unimoe.formats.qrels import read_qrels
-from unimoe.models.served.grader import AGAIN, PROMPT
+from unimoe.models.rerankers.grading import AGAIN, PROMPT
 from unimoe.models.served.probe import PROBE_PAIRS
 
 pytestmark = pytest.mark.usefixtures("one_thread", "tmp_cache")
@@ -114,7 +114,8 @@ def test_the_first_documents_of_all_runs_get_the_grades_of_a_chat_model(server: 
         done.stderr
     )
     found = made()
-    assert found["usage"] == pytest.approx({"requests": len(BOTH), "tokens": tokens, "price": tokens * 2 / 1e6})
+    counted = {"requests": len(BOTH), "answers": len(BOTH), "tokens": tokens, "price": tokens * 2 / 1e6}
+    assert found["usage"] == pytest.approx(counted)
     assert found["model"].startswith("served:chat:")
     assert found["prompt"].startswith("grades@")
     assert [name.partition("@")[0] for name in found["runs"]] == ["bm25.trec", "dense.trec.gz"]
@@ -184,12 +185,29 @@ def test_a_model_that_gives_no_grades_is_refused_before_it_is_paid_for_pairs(ser
 
 
 @pytest.mark.usefixtures("here")
-def test_a_pair_that_the_server_refuses_has_no_grade_and_the_others_have(server: ModelServer) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_grade_follows_the_thought_of_a_model_that_thinks(server: ModelServer, apart: bool) -> None:
+    def message(text: str) -> dict[str, str]:
+        thought = "0 or 1? More."
+        said = (
+            {"reasoning_content": thought, "content": text} if apart else {"content": f"<think>{thought}</think>{text}"}
+        )
+        return {"role": "assistant", **said}
+
+    server.message = message
+    successful(label(server))
+    assert graded() == expected(BOTH)
+    assert made()["usage"]["requests"] == len(BOTH), "nothing is asked for again"
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("at_once", [1, 8])
+def test_a_pair_that_the_server_refuses_has_no_grade_and_the_others_have(server: ModelServer, at_once: int) -> None:
     refused = min(BOTH)
     text = json.dumps(SET.corpus[refused[1]].full_text)[1:-1]
     query = json.dumps(SET.queries[refused[0]])[1:-1]
     server.fails = lambda body: "too long" if text in body and query in body else None
-    done = label(server)
+    done = label(server, requests_in_flight=at_once)
     assert_refused(done, 4, f"without a grade for 1 ({'/'.join(refused)})", silent=False)
     assert "pairs that the server refuses: 1; " in done.stderr
     assert "maximum context length" in done.stderr

@@ -29,8 +29,8 @@ from unimoe.models.loader import weights_hash
 from unimoe.models.model import Model
 from unimoe.models.named import OPTION, ModelSettings, default_experiment, is_checkpoint, is_served
 from unimoe.models.reranker import Candidates, Reranker, ShardStore, rerank_run
+from unimoe.models.rerankers.grading import HIGHEST, UNGRADED, chat_model
 from unimoe.models.served.client import usage_text
-from unimoe.models.served.grader import HIGHEST, UNGRADED, chat_model
 
 _AT_ONCE = 32  # shards under way together on a cluster
 

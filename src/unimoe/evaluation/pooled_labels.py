@@ -27,7 +27,7 @@ from unimoe.formats.qrels import read_qrels
 from unimoe.formats.runs import read_run
 from unimoe.models.device import warn_of_other_work
 from unimoe.models.reranker import cut_pairs, pair_texts
-from unimoe.models.served.grader import HIGHEST
+from unimoe.models.rerankers.grading import HIGHEST
 from unimoe.results.runs.sources import refuse_empty
 from unimoe.retrieval.first_stage import cut_run, fitting_candidates
 

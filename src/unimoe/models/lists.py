@@ -7,7 +7,7 @@ Setwise (Zhuang et al. 2024) and pairwise (Qin et al. 2024) ranking are windows 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeVar
 
 from unimoe.config.listwise import ListReading
@@ -54,7 +54,8 @@ def read_permutation(answer: str | None, count: int) -> ReadAnswer:
     does not count (doubled too). Documents that are missing follow in the order in which the model saw them (a partial
     answer). An answer without a document leaves that order (unparsable), and so does a sentence with a single number.
     """
-    found, text = _numbers(answer or ""), answer or ""
+    text = answer or ""
+    found = _numbers(text)
     if len(found) == 1 and "[" not in text and len(text.split()) > _WORDS:
         found = []
     places = [int(number) - 1 for number in found if len(number) < 10]
@@ -62,7 +63,7 @@ def read_permutation(answer: str | None, count: int) -> ReadAnswer:
     if not order:
         return ReadAnswer([*range(count)], (UNPARSABLE,))
     faults = [DOUBLED] * (len(found) > len(order)) + [PARTIAL] * (len(order) < count)
-    return ReadAnswer([*order, *(place for place in range(count) if place not in set(order))], tuple(faults))
+    return ReadAnswer([*order, *(place for place in range(count) if place not in order)], tuple(faults))
 
 
 def read_best(answer: str | None, count: int) -> ReadAnswer:
@@ -95,15 +96,6 @@ def _numbers(answer: str) -> list[str]:
     return re.findall(r"\d+", answer)
 
 
-def windows(count: int, size: int, step: int, begin: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of each window of a list, the last documents first; one of them starts at ``begin``."""
-    end, start = count, count
-    while start > begin:
-        start = max(begin, end - size)
-        yield start, end
-        end -= step
-
-
 def in_windows(
     count: int, reorder: Callable[[list[int]], Asks[Asked, list[int]]], reading: ListReading, *, settles: bool
 ) -> Asks[Asked, list[int]]:
@@ -115,7 +107,11 @@ def in_windows(
     """
     order, (size, step, passes) = list(range(count)), reading
     for number in range(passes):
-        for start, end in windows(count, size, step, number * (size - step) if settles else 0):
+        begin = number * (size - step) if settles else 0
+        end = start = count
+        while start > begin:  # the last documents first; one window starts with the first of them
+            start = max(begin, end - size)
             if end - start > 1:
                 order[start:end] = yield from reorder(order[start:end])
+            end -= step
     return order

@@ -128,35 +128,37 @@ class LocalWriter:
 
         ``tokens`` are the most of each.
         """
-        found: dict[int, Continued] = {}
         if not any(tokens):
             return [Continued([], cut=True) for _ in prompts]
+        texts, found = [*zip(prompts, tokens, strict=True)], dict[int, Continued]()
 
         def compute(batch: list[int]) -> list[Continued]:
-            return self._batch([prompts[index] for index in batch], [tokens[index] for index in batch], until)
+            return self._batch([texts[index] for index in batch], until)
 
-        for batch, answers in self.fitting.run([*zip(prompts, tokens, strict=True)], compute, self.budget):
+        for batch, answers in self.fitting.run(texts, compute, self.budget):
             found |= dict(zip(batch, answers, strict=True))
         return [found[index] for index in range(len(prompts))]
 
-    def _batch(self, prompts: Sequence[list[int]], tokens: Sequence[int], until: str | None) -> list[Continued]:
+    def _batch(self, texts: Sequence[_Text], until: str | None) -> list[Continued]:
         from transformers import GenerationConfig, StoppingCriteriaList
 
-        width, padding = max(map(len, prompts)), self._ends[0] if self._ends else 0
-        ids = torch.tensor([[padding] * (width - len(prompt)) + prompt for prompt in prompts], device=self.place)
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=self.place)
+        width, padding = max(len(prompt) for prompt, _ in texts), self._ends[0] if self._ends else 0
+        ids, mask = torch.full((len(texts), width), padding), torch.zeros(len(texts), width, dtype=torch.long)
+        for row, (prompt, _) in enumerate(texts):
+            ids[row, width - len(prompt) :], mask[row, width - len(prompt) :] = torch.tensor(prompt), 1
         # All that a model's own settings may change about the most probable words is named.
         how = GenerationConfig(  # type: ignore[no-untyped-call]
-            max_new_tokens=max(tokens), do_sample=False, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0,
-            eos_token_id=self._ends or None, pad_token_id=padding,
+            max_new_tokens=max(tokens for _, tokens in texts), do_sample=False, num_beams=1, repetition_penalty=1.0,
+            no_repeat_ngram_size=0, eos_token_id=self._ends or None, pad_token_id=padding,
         )  # fmt: skip
         stops = StoppingCriteriaList([self._stops(until, width)] if until else [])
+        ids, mask = ids.to(self.place), mask.to(self.place)
         with silence_transformers():
             written: Tensor = self._model.generate(
                 input_ids=ids, attention_mask=mask, generation_config=how, stopping_criteria=stops, use_cache=True
             )
-        rows = zip(written[:, width:].tolist(), tokens, strict=True)
-        return [self._read(row[:most], until, most) for row, most in rows]
+        rows = zip(written[:, width:].tolist(), texts, strict=True)
+        return [self._read(row[:tokens], until, tokens) for row, (_, tokens) in rows]
 
     def _stops(self, until: str, width: int) -> Any:
         def stops(ids: Tensor, scores: Any, **_: Any) -> Tensor:

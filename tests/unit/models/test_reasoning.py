@@ -23,8 +23,8 @@ from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.lists import TRUNCATED, UNPARSABLE
 from unimoe.models.named import ModelSettings, named_model
 from unimoe.models.prompts import PairTokenizer
+from unimoe.models.rerankers.grading import UNGRADED
 from unimoe.models.rerankers.reasoning import ThoughtMargin
-from unimoe.models.served.grader import UNGRADED
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.models.writer import LocalWriter
 

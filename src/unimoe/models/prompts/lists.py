@@ -21,6 +21,8 @@ Conversation = list[dict[str, str]]
 """Messages with ``role`` and ``content``, after which the model writes."""
 
 
+_WHO = "You are {}, an intelligent assistant that can rank passages based on their relevancy to the query."
+
 _TRIED = ("a query", ["some text", "another one"])
 """What a prompt is tried with."""
 
@@ -70,13 +72,14 @@ def rank_zephyr(query: str, documents: Sequence[str]) -> Conversation:
     number = len(documents)
     listed = "\n".join(f"[{place}] {text}" for place, text in enumerate(documents, start=1))
     return [
-        _system("RankLLM"),
-        _user(
+        said("system", _WHO.format("RankLLM")),
+        said(
+            "user",
             f"I will provide you with {number} passages, each indicated by a numerical identifier []. Rank the "
             f"passages based on their relevance to the search query: {query}.\n\n{listed}\n\nSearch Query: {query}.\n"
             f"Rank the {number} passages above based on their relevance to the search query. All the passages should "
             "be included and listed using identifiers, in descending order of relevance. The output format should be "
-            "[] > [], e.g., [4] > [2]. Only respond with the ranking results, do not say any word or explain."
+            "[] > [], e.g., [4] > [2]. Only respond with the ranking results, do not say any word or explain.",
         ),
     ]
 
@@ -85,51 +88,45 @@ def rank_gpt(query: str, documents: Sequence[str]) -> Conversation:
     """Ask in a conversation with a message for each document, as RankGPT does (Sun et al. 2023)."""
     number = len(documents)
     messages = [
-        _system("RankGPT"),
-        _user(
+        said("system", _WHO.format("RankGPT")),
+        said(
+            "user",
             f"I will provide you with {number} passages, each indicated by number identifier []. \nRank the passages "
-            f"based on their relevance to query: {query}."
+            f"based on their relevance to query: {query}.",
         ),
-        _assistant("Okay, please provide the passages."),
+        said("assistant", "Okay, please provide the passages."),
     ]
     for place, text in enumerate(documents, start=1):
-        messages += [_user(f"[{place}] {text}"), _assistant(f"Received passage [{place}].")]
+        messages += [said("user", f"[{place}] {text}"), said("assistant", f"Received passage [{place}].")]
     question = (
         f"Search Query: {query}. \nRank the {number} passages above based on their relevance to the search query. The "
         "passages should be listed in descending order using identifiers. The most relevant passages should be listed "
         "first. The output format should be [] > [], e.g., [1] > [2]. Only response the ranking results, do not say "
         "any word or explain."
     )
-    return [*messages, _user(question)]
+    return [*messages, said("user", question)]
 
 
 def best_of(query: str, documents: Sequence[str]) -> Conversation:
     """Ask for the most relevant document alone, as Setwise does (Zhuang et al. 2024), by numbers, not by letters."""
     listed = "\n\n".join(f'Passage [{place}]: "{text}"' for place, text in enumerate(documents, start=1))
     return [
-        _user(
+        said(
+            "user",
             f'Given a query "{query}", which of the following passages is the most relevant one to the query?\n\n'
-            f"{listed}\n\nOutput only the identifier of the most relevant passage, such as [2]:"
+            f"{listed}\n\nOutput only the identifier of the most relevant passage, such as [2]:",
         )
     ]
 
 
 def in_one_message(conversation: Conversation) -> Conversation:
     """Return a conversation as one message of the user, for models that take no other roles."""
-    return [_user("\n\n".join(message["content"] for message in conversation))]
+    return [said("user", "\n\n".join(message["content"] for message in conversation))]
 
 
-def _system(name: str) -> dict[str, str]:
-    text = "an intelligent assistant that can rank passages based on their relevancy to the query."
-    return {"role": "system", "content": f"You are {name}, {text}"}
-
-
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def _assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
+def said(role: str, text: str) -> dict[str, str]:
+    """Return a message of the ``user``, the ``assistant`` or the ``system``."""
+    return {"role": role, "content": text}
 
 
 def list_prompt(name: str) -> ListPrompt:

@@ -22,7 +22,7 @@ from unimoe.models.lists import Asks, ReadAnswer, in_windows, read_best, read_pe
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.named import OPTION, ModelSettings, is_served, register_model
 from unimoe.models.prompts.lists import ListPrompt, best_of, list_prompt
-from unimoe.models.reranker import Cut, Reranker, TextPair
+from unimoe.models.reranker import Cut, Reranker
 from unimoe.models.rerankers.list_scores import list_scores_model, scores_lists
 from unimoe.models.rerankers.writing import Asking, AskingReranker
 from unimoe.models.served.chat import ChatWriter
@@ -41,18 +41,23 @@ class ListwiseReranker(AskingReranker):
         """One query a shard, in the first stage's order."""
         return "ranked", 0
 
-    def lists(self, prepared: Sequence[TextPair]) -> list[list[TextPair]]:
+    def lists(self, prepared: Sequence[Any]) -> list[list[Any]]:
         """Return each query's pairs, which come one after the other."""
         return [list(group) for _, group in groupby(prepared, itemgetter(0))]
 
-    def asks(self, prepared: Sequence[TextPair], usage: Counter[str], *, again: bool) -> Asking:
+    def asks(self, prepared: Sequence[Any], usage: Counter[str], *, again: bool) -> Asking:
         """Ask for the order of a query's documents, and return minus the rank of each."""
         known: dict[tuple[int, ...], ReadAnswer] = {}
+        settings, query = self.settings, prepared[0][0]
+        all_named = settings.way == "permutation"
+        read = read_permutation if all_named else read_best
 
         def answered(window: Sequence[int]) -> Asks[Ask, ReadAnswer]:
             """Ask about a window; one that an earlier pass has asked about has the same answer."""
             if again or tuple(window) not in known:
-                answer = yield self._fitted(prepared[0][0], [prepared[number][1] for number in window], usage)
+                texts = [prepared[number][1] for number in window]
+                tokens = _NAME_TOKENS * (len(window) if all_named else 1)
+                answer = yield self.fitted(partial(self._prompt, query), texts, tokens, usage)
                 known[tuple(window)] = found = read(answer, len(window))
                 usage.update(found.faults)
             return known[tuple(window)]
@@ -69,17 +74,10 @@ class ListwiseReranker(AskingReranker):
             second = yield from answered(window[::-1])
             return window if second.faults or second.order == [1, 0] else window[::-1]
 
-        settings = self.settings
-        read = read_permutation if settings.way == "permutation" else read_best
         reorder = better if settings.way == "pairwise" else ordered
-        settles = settings.way != "permutation"
-        order = yield from in_windows(len(prepared), reorder, settings.reading, settles=settles)
+        order = yield from in_windows(len(prepared), reorder, settings.reading, settles=not all_named)
         rank = {document: place for place, document in enumerate(order, start=1)}
         return [-float(rank[document]) for document in range(len(prepared))]
-
-    def _fitted(self, query: str, texts: Sequence[str], usage: Counter[str]) -> Ask:
-        named = len(texts) if self.settings.way == "permutation" else 1
-        return self.fitted(partial(self._prompt, query), texts, _NAME_TOKENS * named, usage)
 
     @cached_property
     def _prompt(self) -> ListPrompt:

@@ -8,6 +8,7 @@ behind a server states a grade after its thought.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,6 @@ from unimoe.config import TEMPLATES
 from unimoe.config.listwise import ListwiseConfig
 from unimoe.core.errors import UsageError
 from unimoe.core.io import hash_json
-from unimoe.data.collection import Collection
 from unimoe.models.base import base_identity, load_base, refuse_own_code
 from unimoe.models.embedder import Advance
 from unimoe.models.kinds import REASONING
@@ -24,44 +24,34 @@ from unimoe.models.lists import ANSWERS, END_OF_THOUGHT, TRUNCATED, UNPARSABLE
 from unimoe.models.model import Model, model_of_reranker
 from unimoe.models.named import ModelSettings, is_served, register_model
 from unimoe.models.prompts import PairTokenizer, prompt_name
-from unimoe.models.prompts.lists import Conversation
+from unimoe.models.prompts.lists import said
 from unimoe.models.prompts.tokenizers import tokenize
-from unimoe.models.reranker import Candidates, Pair, Reranker, TextPair, candidate_pairs
-from unimoe.models.rerankers.writing import Asking, AskingReranker, WritingReranker
+from unimoe.models.reranker import Reranker, ShardScores, TextPair
+from unimoe.models.rerankers.grading import GRADE_TOKENS, PROMPT, UNGRADED, PairGrader, question
+from unimoe.models.rerankers.writing import Asking, WritingReranker
 from unimoe.models.served.chat import ChatWriter
-from unimoe.models.served.grader import PROMPT, UNGRADED
 from unimoe.models.token_ids import embedding_rows
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.models.writer import Continued, LocalWriter
 
-_THOUGHT, _GRADE_TOKENS = 1024, 16
+_THOUGHT = 1024
 _SENTENCE = re.compile(r".*[.!?]", re.DOTALL)
 
 
-class ThoughtGrader(AskingReranker):
+class ThoughtGrader(PairGrader):
     """Scores a pair by the grade from 0 to 3 that the model states after its thought; without one it comes last."""
 
     kind = REASONING
 
-    def cut(self, collection: Collection, candidates: Candidates) -> list[list[Pair]]:
-        """Cut into shards of one pair, so that each answer is kept once it is there."""
-        return [[pair] for pair in candidate_pairs(collection, candidates)]
-
-    def lists(self, prepared: Sequence[TextPair]) -> list[list[TextPair]]:
-        """Return each pair alone."""
-        return [[pair] for pair in prepared]
-
-    def asks(self, prepared: Sequence[TextPair], usage: Counter[str], *, again: bool) -> Asking:
+    def asks(self, prepared: Sequence[Any], usage: Counter[str], *, again: bool) -> Asking:
         """Ask for the grade of a pair; an answer with other numbers than one grade has none, and is counted."""
         ((query, document),) = prepared
-        answer = yield self.fitted(lambda texts: _question(query, *texts), [document], _GRADE_TOKENS, usage)
+        answer = yield self.fitted(
+            lambda texts: [said("user", question(query, *texts))], [document], GRADE_TOKENS, usage
+        )
         found = re.fullmatch(r"\D*([0-3])\D*", answer or "", re.ASCII)
         usage.update([] if found else [UNPARSABLE])
         return [float(found[1]) if found else UNGRADED]
-
-
-def _question(query: str, document: str) -> Conversation:
-    return [{"role": "user", "content": PROMPT.format(query=query, document=document)}]
 
 
 class ThoughtMargin(WritingReranker):
@@ -80,15 +70,14 @@ class ThoughtMargin(WritingReranker):
         """Return the token ids of prompts, which end where the thought begins."""
         return self._pairs(pairs)
 
-    def scored(self, prepared: Sequence[list[int]], usage: Counter[str], advance: Advance | None) -> list[float]:
+    def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
         """Return the margin of each prompt after its thought; cut thoughts are counted."""
+        begun = time.perf_counter()
         thoughts = self.writer.follow(prepared, [self.thought] * len(prepared), END_OF_THOUGHT)
-        usage.update({ANSWERS: len(prepared)})
-        usage.update([TRUNCATED for one in thoughts if one.cut])
         sequences = [[*prompt, *self._closed(one)] for prompt, one in zip(prepared, thoughts, strict=True)]
-        usage.update({"tokens": sum(map(len, sequences))})
-        scores: list[float] = self._model.rerank_ids(sequences, advance=advance).tolist()
-        return scores
+        usage = Counter({ANSWERS: len(prepared), "tokens": sum(map(len, sequences))})
+        usage.update([TRUNCATED for one in thoughts if one.cut])
+        return self.counted(self._model.rerank_ids(sequences, advance=advance).tolist(), usage, begun)
 
     def tokens_of(self, shards: Sequence[Sequence[list[int]]]) -> int:
         """Return the tokens of all prompts with the longest thoughts."""
@@ -126,7 +115,7 @@ def reasoning_model(name: str, settings: ModelSettings) -> Model:
         base = load_base(config, settings.device, settings.dtype)
         if how.answer == "grade":
             return ThoughtGrader(LocalWriter(base, thinks=thought > 0), how, named, usage)
-        model = UnimodelForExp1(base, prompt, config.max_length + thought + _GRADE_TOKENS)  # refuses what is too long
+        model = UnimodelForExp1(base, prompt, config.max_length + thought + GRADE_TOKENS)  # refuses what is too long
         pairs = PairTokenizer(base.tokenizer, prompt, config.max_length, embedding_rows(base.model))
         return ThoughtMargin(LocalWriter(base), how, model, pairs, prompt_name=named, usage=usage)
 

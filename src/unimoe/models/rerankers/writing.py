@@ -15,7 +15,7 @@ from typing import Any
 
 from unimoe.config.listwise import ListwiseConfig
 from unimoe.core.errors import DataError, InputError
-from unimoe.core.io import Strict, hash_json, read_json, write_json
+from unimoe.core.io import hash_json, read_json, write_json
 from unimoe.core.planning import spread
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
@@ -51,22 +51,16 @@ from unimoe.models.served.probe import PROBE_PAIRS, served_identity, served_name
 from unimoe.models.writer import Ask, LocalWriter, Written
 
 _SAMPLE = 16  # shards of an estimate
-_MOVES = 2.0  # places, or grades, that a probe's answer may move: servers differ in their last bits
 
 Asking = Asks[Ask, list[float]]
 """Asks about one list, and returns its scores; the answer to each is the text after a thought."""
 
 
-class _KeptAnswer(Strict):
-    text: str
-    cut: bool
-    usage: dict[str, float]
-
-
 class WritingReranker(Reranker):
-    """Scores by what a model writes; a subclass has ``scored`` and ``tokens_of``.
+    """Scores by what a model writes; a subclass has ``shard_scores`` and ``tokens_of``.
 
     ``usage`` adds up what all answers cost, and counts answers, those that were repaired, and thoughts that were cut.
+    ``client`` is that of a writer behind a server.
     """
 
     def __init__(
@@ -78,22 +72,13 @@ class WritingReranker(Reranker):
     ) -> None:
         self.writer, self.settings, self.prompt_name = writer, settings, prompt_name
         self.place, self.at_once, self.thought = writer.place, writer.at_once, settings.thought or 0
+        self.client = writer.client if isinstance(writer, ChatWriter) else None
         self.usage = Counter[str]() if usage is None else usage
         self._counting, self._answered = threading.Lock(), 0.0
-
-    @abstractmethod
-    def scored(self, prepared: Sequence[Any], usage: Counter[str], advance: Advance | None) -> list[float]:
-        """Return the scores of what was prepared, and count in ``usage``."""
 
     def score(self, prepared: Sequence[Any], advance: Advance | None = None) -> list[float]:
         """Return the scores of what was prepared."""
         return self.shard_scores(prepared, advance).scores
-
-    def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
-        """Return the scores of a shard, and what they cost."""
-        begun, usage = time.perf_counter(), Counter[str]()
-        scores = self.scored(prepared, usage, advance)
-        return self.counted(scores, usage, begun)
 
     def counted(self, scores: list[float], usage: Counter[str], begun: float) -> ShardScores:
         """Return scores with their cost and time, of which those of all shards add up to the wall time."""
@@ -106,7 +91,7 @@ class WritingReranker(Reranker):
         """Return what the answers cost, how many were repaired, and whether a server's revision is not known."""
         thought = f", thoughts of at most {self.thought:,} tokens" if self.thought else ""
         notes = [f"written answers{thought}: {usage_text(usage)}"] if usage else []
-        if isinstance(self.writer, ChatWriter) and self.writer.client.settings.revision is None:
+        if self.client and self.client.settings.revision is None:
             notes.append("the server's revision is not given; set served.revision, so that the result says what ran")
         return notes
 
@@ -116,8 +101,7 @@ class _List:
 
     def __init__(self, begin: int, steps: Asking, usage: Counter[str]) -> None:
         self.begin, self.usage, self.begun = begin, usage, time.perf_counter()
-        self._steps = steps
-        self.scores: list[float] | None = None
+        self._steps, self.done, self.scores = steps, False, list[float]()
         self.answer(None)
 
     def answer(self, text: str | None) -> None:
@@ -126,7 +110,7 @@ class _List:
             with _in_list(self.begin):
                 self.ask = self._steps.send(text)
         except StopIteration as end:
-            self.scores = end.value
+            self.done, self.scores = True, end.value
 
 
 @contextmanager
@@ -135,7 +119,7 @@ def _in_list(begin: int) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(begin + error.index, error.reason) from None
+        raise type(error)(begin + error.index, error.reason) from None
 
 
 class AskingReranker(WritingReranker):
@@ -145,101 +129,97 @@ class AskingReranker(WritingReranker):
     as soon as it is there, so that a killed run asks for none again.
     """
 
-    kind = ""
+    kind, moves = "", 2.0
+    """What is asked for, and by how many places or grades a probe's answer may move: servers differ in last bits."""
+
+    unread = "no answer that can be read for {} about the probe texts; serve a model that does"
+    """What a server gives that is refused."""
+
     _store: ShardStore | None = None
 
     @abstractmethod
-    def lists(self, prepared: Sequence[TextPair]) -> list[list[TextPair]]:
+    def lists(self, prepared: Sequence[Any]) -> list[list[Any]]:
         """Return pairs in lists, each of which a model is asked about apart from the others."""
 
     @abstractmethod
-    def asks(self, prepared: Sequence[TextPair], usage: Counter[str], *, again: bool) -> Asking:
+    def asks(self, prepared: Sequence[Any], usage: Counter[str], *, again: bool) -> Asking:
         """Ask about one list; count repairs in ``usage``. ``again``: also what its answers have said before."""
 
-    def prepare(self, pairs: Sequence[TextPair]) -> list[TextPair]:
+    def prepare(self, pairs: Sequence[TextPair]) -> Sequence[Sequence[Any]]:
         """Return what the model sees of each query and document."""
         control, words = self.writer.control, self.settings.words
         return [
             (harmless(well_formed(query), control), shown(well_formed(text), words, control)) for query, text in pairs
         ]
 
-    def scored(self, prepared: Sequence[TextPair], usage: Counter[str], advance: Advance | None) -> list[float]:
+    def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
         """Return the scores of lists that are asked about together."""
-        lists = self.lists(prepared)
-        found: dict[int, list[float]] = {}
-        for one in self._finished(zip(accumulate(map(len, lists), initial=0), lists, strict=False)):
-            found[one.begin] = one.scores or []
-            usage.update(one.usage)
+        found: dict[int, ShardScores] = {}
+        for one in self._finished(self._numbered(prepared)):
+            found[one.begin] = self.counted(one.scores, one.usage, one.begun)
             if advance:
-                advance(len(found[one.begin]))
-        return [score for begin in sorted(found) for score in found[begin]]
+                advance(len(one.scores))
+        return joined([found[begin] for begin in sorted(found)])
 
     def score_shards(
         self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
     ) -> ShardScores:
         """Score shards, each of which is a list; see ``Reranker``."""
-        self._store, self._answered = store, time.perf_counter()
+        self._store = store
         try:
-            if self.at_once > 1:
+            if self.client:
                 return super().score_shards(collection, shards, store=store, advance=advance)
             with named_pairs(collection, [pair for shard in shards for pair in shard]):
-                return joined(self._of_shards(collection, shards, store, advance))
+                return self._of_shards(collection, shards, store, advance or (lambda _: None))
         finally:
             self._store = None
 
     def _of_shards(
-        self, collection: Collection, shards: Shards, store: ShardStore | None, advance: Advance | None
-    ) -> list[ShardScores]:
-        """Return the scores of shards in their order, of which those that the store lacks are asked about together."""
+        self, collection: Collection, shards: Shards, store: ShardStore | None, advance: Advance
+    ) -> ShardScores:
+        """Return the scores of shards, of which those that the store lacks are asked about together."""
         found: dict[int, ShardScores] = {}
         files: dict[int, Path | None] = {}
 
-        def missing() -> Iterator[tuple[int, Sequence[TextPair]]]:
+        def missing() -> Iterator[tuple[int, Sequence[Any]]]:
             begins = accumulate(map(len, shards), initial=0)
             ready = ahead(lambda shard: self.looked_up(collection, shard, store), shards)
-            for begin, (prepared, file, kept) in zip(begins, ready, strict=False):
+            for begin, (prepared, files[begin], kept) in zip(begins, ready, strict=False):
                 if kept is None:
-                    files[begin] = file
-                    yield begin, [(query, text) for query, text in prepared]
+                    yield begin, prepared
                 else:
-                    finished(begin, kept)
-
-        def finished(begin: int, scores: ShardScores) -> None:
-            found[begin] = scores
-            if advance:
-                advance(len(scores.scores))
+                    found[begin] = kept
+                    advance(len(prepared))
 
         for one in self._finished(missing()):
-            scores = self.counted(one.scores or [], one.usage, one.begun)
+            found[one.begin] = scores = self.counted(one.scores, one.usage, one.begun)
             if file := files[one.begin]:
                 write_json(file, scores.model_dump())
-            finished(one.begin, scores)
-        return [found[begin] for begin in sorted(found)]
+            advance(len(one.scores))
+        return joined([found[begin] for begin in sorted(found)])
 
-    def _finished(self, lists: Iterable[tuple[int, Sequence[TextPair]]]) -> Iterator[_List]:
-        """Yield each list, given with the number of its first pair, once it has scores.
+    def _numbered(self, prepared: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield each list with the number of its first pair."""
+        lists = self.lists(prepared)
+        return zip(accumulate(map(len, lists), initial=0), lists, strict=False)
 
-        The first ones are asked about first, as many together as the writer takes.
-        """
+    def _finished(self, numbered: Iterator[tuple[int, Sequence[Any]]]) -> Iterator[_List]:
+        """Yield each list once it has scores; the first ones are asked about first, as many as the writer takes."""
         waiting: list[_List] = []
-        more = iter(lists)
         while True:
-            while self.writer.together([one.ask for one in waiting]) == len(waiting) and (given := next(more, None)):
+            yield from (one for one in waiting if one.done)
+            waiting = [one for one in waiting if not one.done]
+            together = self.writer.together([one.ask for one in waiting])
+            if together == len(waiting) and (given := next(numbered, None)):
                 usage = Counter[str]()
-                begun = _List(given[0], self.asks(given[1], usage, again=False), usage)
-                if begun.scores is None:
-                    waiting.append(begun)
-                else:  # of one document
-                    yield begun
-            if not waiting:
+                waiting.append(_List(given[0], self.asks(given[1], usage, again=False), usage))
+            elif waiting:
+                with _in_list(waiting[0].begin):
+                    answers = self._kept([one.ask for one in waiting[:together]])
+                for one, written in zip(waiting, answers, strict=False):
+                    one.answer(self._read(written, one.usage))
+            else:
                 return
-            now = waiting[: self.writer.together([one.ask for one in waiting])]
-            with _in_list(now[0].begin):
-                answers = self._kept([one.ask for one in now])
-            for one, written in zip(now, answers, strict=True):
-                one.answer(self._read(written, one.usage))
-            yield from (one for one in now if one.scores is not None)
-            waiting = [one for one in waiting if one.scores is None]
 
     def _read(self, written: Written, usage: Counter[str]) -> str | None:
         """Return the text after a thought; None where the thought has no end."""
@@ -260,23 +240,23 @@ class AskingReranker(WritingReranker):
         found: dict[Path, Written] = {}
         for file in files:
             with suppress(DataError):  # not there, or cut short
-                found[file] = Written(**dict(read_json(file, _KeptAnswer)))
+                found[file] = read_json(file, Written)
         lacking = {file: ask for file, ask in zip(files, asks, strict=True) if file not in found}
         for file, written in zip(lacking, self.writer.write([*lacking.values()]) if lacking else [], strict=True):
-            write_json(file, written._asdict() | {"usage": dict(written.usage)})
+            write_json(file, written._asdict())
             found[file] = written
         return [found[file] for file in files]
 
-    def tokens_of(self, shards: Sequence[Sequence[TextPair]]) -> int:
+    def tokens_of(self, shards: Sequence[Sequence[Any]]) -> int:
         """Return the tokens of all prompts and longest answers."""
         return sum(ask.size for shard in shards for ask in self.asked_of(shard))
 
-    def asked_of(self, prepared: Sequence[TextPair]) -> list[Ask]:
+    def asked_of(self, prepared: Sequence[Any]) -> list[Ask]:
         """Return all that may be asked about some lists: all windows of all passes."""
         asked: list[Ask] = []
-        for pairs in self.lists(prepared):
-            one = _List(0, self.asks(pairs, Counter(), again=True), Counter())
-            while one.scores is None:
+        for begin, pairs in self._numbered(prepared):
+            one = _List(begin, self.asks(pairs, Counter(), again=True), Counter())
+            while not one.done:
                 asked.append(one.ask)
                 one.answer("[2]")  # after which pairwise has to ask in the other order too
         return asked
@@ -310,34 +290,29 @@ class AskingReranker(WritingReranker):
 
     def served(self) -> Model:
         """Return the model of a writer behind a server, which is asked about fixed texts at once."""
-        name = f"{served_name(self._client.settings)}.{self.kind}"
+        assert self.client  # noqa: S101 - a local writer has no address to be asked at
+        name = f"{served_name(self.client.settings)}.{self.kind}"
         facts: dict[str, Any] = {"usage": self.usage, "name": name, "reads_order": self.reads_order}
         return Model(self.identity, self.prompt_name, rerank=lambda *_, **__: self, **facts)
 
     @cached_property
     def identity(self) -> str:
         """API, server, model, revision and fingerprint of a writer behind a server; see ``served_identity``."""
-        return served_identity(self._client, self._probed, self.kind, self.prompt_name, room=_MOVES)
+        client = self.client
+        assert client  # noqa: S101
+        return served_identity(client, lambda: self._probed(client), self.kind, self.prompt_name, room=self.moves)
 
-    @property
-    def _client(self) -> Client:
-        """Of a writer behind a server."""
-        assert isinstance(self.writer, ChatWriter)  # noqa: S101 - a local writer has no address to be asked at
-        return self.writer.client
-
-    def _probed(self) -> list[float]:
-        counts = Counter[str]()
-        scores = self.scored(self.prepare(PROBE_PAIRS), counts, None)
-        if counts[UNPARSABLE] == counts[ANSWERS]:
-            said = f"gives no answer that can be read for {self.kind} about the probe texts; serve a model that does"
-            raise DataError(self._client.named(said))
-        return scores
+    def _probed(self, client: Client) -> list[float]:
+        found = sorted(self._finished(self._numbered(self.prepare(PROBE_PAIRS))), key=lambda one: one.begin)
+        if all(one.usage[UNPARSABLE] == one.usage[ANSWERS] for one in found):
+            raise DataError(client.named(f"gives {self.unread.format(self.kind)}"))
+        return [score for one in found for score in one.scores]
 
     def _estimated(self, sample: Iterable[Sequence[TextPair]], shards: int) -> RequestEstimate | None:
-        if not isinstance(self.writer, ChatWriter):
+        if self.client is None:
             return None
         found = [self.asked_of(self.prepare(pairs)) for pairs in sample]
         share = shards / max(1, len(found))
         asks = [ask for asked in found for ask in asked]
         tokens, written = (share * sum(amounts) for amounts in ((a.size for a in asks), (a.tokens for a in asks)))
-        return estimate(round(share * len(asks)), tokens, self.writer.client.settings, written=written)
+        return estimate(round(share * len(asks)), tokens, self.client.settings, written=written)

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from unimoe.config.served import APIS, ServedConfig
 from unimoe.core.errors import UsageError
 from unimoe.models.lists import BEGIN_OF_THOUGHT, END_OF_THOUGHT
 from unimoe.models.prompts.lists import Conversation, control_tokens
-from unimoe.models.served.api import API, Rows, reply
+from unimoe.models.served.api import API, reply
 from unimoe.models.served.client import Client
 from unimoe.models.writer import Ask, Written
-
-
-class _Choice(NamedTuple):
-    text: str
-    cut: bool
-
-
-def _choice(value: Any, index: int) -> _Choice:
-    """Read an answer, before it the thought that a server gives apart."""
-    row = value if isinstance(value, dict) else {}
-    message = row.get("message") or {}
-    text = reply(row.get("message"), index)
-    thoughts = (message.get(key) for key in ("reasoning_content", "reasoning"))  # of vLLM and DeepSeek, of OpenRouter
-    if thought := next((one for one in thoughts if isinstance(one, str) and one), ""):
-        text = f"{BEGIN_OF_THOUGHT}{thought}" + (f"{END_OF_THOUGHT}{text}" if text else "")
-    return _Choice(text, row.get("finish_reason") == "length")
 
 
 class ChatWriter:
@@ -42,7 +26,8 @@ class ChatWriter:
             raise UsageError(f"served.api {settings.api}: it does not write; use chat")
         self.client = Client(url, settings)
         self.room, self.at_once = settings.max_length, settings.requests_in_flight
-        self._endpoint = replace(api.chat, rows=Rows("choices", None))
+        # Whole rows: beside the message of one is whether it is whole.
+        self._message, self._endpoint = api.chat.rows.value, replace(api.chat, rows=replace(api.chat.rows, value=None))
 
     @classmethod
     def named(cls, kind: str, url: str, settings: ServedConfig | None) -> ChatWriter:
@@ -66,6 +51,16 @@ class ChatWriter:
         """Return the server's answers; whether it thinks is the server's own setting."""
         written = []
         for ask in asks:
-            (found,), usage = self.client.ask(self._endpoint, _choice, 1, ask.conversation, ask.tokens)
-            written.append(Written(found.text, found.cut, usage))
+            ((text, cut),), usage = self.client.ask(self._endpoint, self._read, 1, ask.conversation, ask.tokens)
+            written.append(Written(text, cut, usage))
         return written
+
+    def _read(self, value: Any, index: int) -> tuple[str, bool]:
+        """Return an answer, before it the thought that a server gives apart, and whether it ran out of tokens."""
+        row = value if isinstance(value, dict) else {}
+        message: Any = row if self._message is None else row.get(self._message)
+        text = reply(message, index)
+        thoughts = (message.get(key) for key in ("reasoning_content", "reasoning"))  # of vLLM, DeepSeek; of OpenRouter
+        if thought := next((one for one in thoughts if isinstance(one, str) and one), ""):
+            text = f"{BEGIN_OF_THOUGHT}{thought}" + (f"{END_OF_THOUGHT}{text}" if text else "")
+        return text, row.get("finish_reason") == "length"
