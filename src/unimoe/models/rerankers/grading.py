@@ -53,6 +53,11 @@ GRADE_TOKENS = 16
 _SHOWN = 200  # characters of an answer that was no grade, as the model is shown it
 
 
+def question(query: str, document: str) -> str:
+    """Return what asks for the grade of a pair."""
+    return PROMPT.format(query=query, document=document)
+
+
 class PairGrader(AskingReranker):
     """Grades pairs, each by a conversation of its own; one without a grade is ``UNGRADED``. A shard is a pair."""
 
@@ -63,11 +68,6 @@ class PairGrader(AskingReranker):
     def lists(self, prepared: Sequence[Any]) -> list[list[Any]]:
         """Return each pair alone."""
         return [[pair] for pair in prepared]
-
-
-def question(query: str, document: str) -> str:
-    """Return what asks for the grade of a pair."""
-    return PROMPT.format(query=query, document=document)
 
 
 class ChatGrader(PairGrader):

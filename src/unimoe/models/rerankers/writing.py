@@ -6,7 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate
@@ -154,48 +154,50 @@ class AskingReranker(WritingReranker):
 
     def shard_scores(self, prepared: Sequence[Any], advance: Advance | None = None) -> ShardScores:
         """Return the scores of lists that are asked about together."""
-        found: dict[int, ShardScores] = {}
-        for one in self._finished(self._numbered(prepared)):
-            found[one.begin] = self.counted(one.scores, one.usage, one.begun)
-            if advance:
-                advance(len(one.scores))
-        return joined([found[begin] for begin in sorted(found)])
+        return self._scored(self._numbered(prepared), {}, {}, advance)
 
     def score_shards(
         self, collection: Collection, shards: Shards, store: ShardStore | None = None, advance: Advance | None = None
     ) -> ShardScores:
-        """Score shards, each of which is a list; see ``Reranker``."""
-        self._store = store
-        try:
-            if self.client:
-                return super().score_shards(collection, shards, store=store, advance=advance)
-            with named_pairs(collection, [pair for shard in shards for pair in shard]):
-                return self._of_shards(collection, shards, store, advance or (lambda _: None))
-        finally:
-            self._store = None
-
-    def _of_shards(
-        self, collection: Collection, shards: Shards, store: ShardStore | None, advance: Advance
-    ) -> ShardScores:
-        """Return the scores of shards, of which those that the store lacks are asked about together."""
+        """Score shards, each of which is a list; here those that the store lacks are asked about together."""
         found: dict[int, ShardScores] = {}
         files: dict[int, Path | None] = {}
 
         def missing() -> Iterator[tuple[int, Sequence[Any]]]:
             begins = accumulate(map(len, shards), initial=0)
             ready = ahead(lambda shard: self.looked_up(collection, shard, store), shards)
-            for begin, (prepared, files[begin], kept) in zip(begins, ready, strict=False):
+            for begin, (prepared, file, kept) in zip(begins, ready, strict=False):
                 if kept is None:
+                    files[begin] = file
                     yield begin, prepared
-                else:
-                    found[begin] = kept
+                    continue
+                found[begin] = kept
+                if advance:
                     advance(len(prepared))
 
-        for one in self._finished(missing()):
+        self._store = store
+        try:
+            if self.client:
+                return super().score_shards(collection, shards, store=store, advance=advance)
+            with named_pairs(collection, [pair for shard in shards for pair in shard]):
+                return self._scored(missing(), found, files, advance)
+        finally:
+            self._store = None
+
+    def _scored(
+        self,
+        numbered: Iterator[tuple[int, Sequence[Any]]],
+        found: dict[int, ShardScores],
+        files: Mapping[int, Path | None],
+        advance: Advance | None,
+    ) -> ShardScores:
+        """Return the scores found and those of other lists, each with a number and written to its file, in order."""
+        for one in self._finished(numbered):
             found[one.begin] = scores = self.counted(one.scores, one.usage, one.begun)
-            if file := files[one.begin]:
+            if file := files.get(one.begin):
                 write_json(file, scores.model_dump())
-            advance(len(one.scores))
+            if advance:
+                advance(len(one.scores))
         return joined([found[begin] for begin in sorted(found)])
 
     def _numbered(self, prepared: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
