@@ -50,7 +50,16 @@ from unimoe.models.loader import ModelLoader
 from unimoe.models.model import Model
 from unimoe.models.named import ModelSettings, loaders_model, named_model
 from unimoe.models.own_prompts import OwnPrompts
-from unimoe.models.reranker import Cut, Reranker, Shards, ShardScores, ShardStore, named_pairs, pair_texts
+from unimoe.models.reranker import (
+    Cut,
+    Reranker,
+    Shards,
+    ShardScores,
+    ShardStore,
+    named_pairs,
+    pair_texts,
+    shard_characters,
+)
 from unimoe.results import safe_name
 
 if TYPE_CHECKING:
@@ -360,7 +369,10 @@ def jobs_of(recipe: Recipe, device: torch.device, store: UnitStore) -> Mapping[s
         if own.rerank:
             reranker = own.reranker(**part["options"])
             known |= {"place": describe_device(reranker.place), "token_budget": reranker.token_budget}
-            known |= {"logits": reranker.logits, "cut_by": reranker.cut_by}
+            order, size = reranker.cut_by
+            # A unit of lists has as much text as one of pairs, so that a writer answers about many together.
+            size = shard_characters(reranker.place) if order == "ranked" else size
+            known |= {"logits": reranker.logits, "cut_by": (order, size)}
         return known
 
     def mteb(part: Part) -> dict[str, Any]:

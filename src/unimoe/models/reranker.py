@@ -55,7 +55,7 @@ LookedUp = tuple[Sequence[Sequence[Any]], Path | None, "ShardScores | None"]
 Cut = tuple[str, int]
 """How pairs are cut: ``query_first`` or ``document_first`` and a shard's characters, or ``length`` and its pairs.
 
-By ``ranked`` a shard has the candidates of a query in the first stage's order, whatever the order of the mapping.
+By ``ranked`` and a shard's characters, it has those of whole queries, each in the first stage's order.
 """
 
 
@@ -239,29 +239,30 @@ def read_shard(file: Path) -> ShardScores | None:
 def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[list[Pair]]:
     """Cut the candidate pairs of a collection's queries into shards, each pair once.
 
-    By ``length`` a shard has pairs of similar length, by ``ranked`` the ranking of a query. Else it has whole prefix
-    groups, the pairs of prompts that begin alike: those of a query where the order is ``query_first``, those of a
-    document where it is ``document_first``. Such a shard ends with the group that brings its text to its size.
+    By ``length`` a shard has pairs of similar length. Else it has whole prefix groups, the pairs of prompts that begin
+    alike: those of a query where the order is ``query_first`` or, best candidate first, ``ranked``; those of a document
+    where it is ``document_first``. Such a shard ends with the group that brings its text to its size.
     """
     order, size = how
     pairs = list(candidate_pairs(collection, candidates))
-    if order == "ranked":
-        of_queries = gathered((pair[0], pair) for pair in pairs).items()
-        return [
-            sorted(group, key=lambda pair: -c_float(candidates[query][pair[1]]).value) for query, group in of_queries
-        ]
     if order == "length":
         lengths = [sum(map(len, texts)) for texts in pair_texts(collection, pairs)]
         longest_first = sorted(range(len(pairs)), key=lambda index: -lengths[index])
         return [[pairs[index] for index in part] for part in batches(longest_first, size)]
     groups = gathered((pair[order == "document_first"], pair) for pair in pairs)
     shards: list[list[Pair]] = []
-    room = 0
-    for group in groups.values():
-        if room <= 0:
+    room, before = 0, None
+    for key, group in groups.items():
+        text = None
+        if order == "ranked":
+            text, scores = collection.queries[key], candidates[key]
+            group.sort(key=lambda pair: -c_float(scores[pair[1]]).value)
+        # Lists are told apart by the texts of their queries, which two may share.
+        if room <= 0 or (text is not None and text == before):
             shards.append([])
             room = size
         shards[-1].extend(group)
+        before = text
         # What the prompts of a group share counts once.
         room -= sum(len(collection.queries[query_id]) for query_id in {query_id for query_id, _ in group})
         room -= sum(len(collection.corpus[key].full_text) for key in {key for _, key in group})

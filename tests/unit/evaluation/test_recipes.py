@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from unimoe.evaluation.engines import ClusterReranker, _fetched, _TaskReply, job
 from unimoe.evaluation.system import model_recipe, recipes_experiment
 from unimoe.evaluation.tasks.rerank import rerank_collection
 from unimoe.models.named import ModelSettings, default_experiment, named_model
+from unimoe.models.writer import LocalWriter
 
 
 def test_a_worker_knows_which_template_was_set() -> None:
@@ -68,30 +70,51 @@ def test_the_reply_about_a_task_of_mteb_is_read_by_its_schema(change: dict[str, 
         _TaskReply.model_validate(REPLY | change)
 
 
-def test_what_workers_count_comes_back_with_their_scores(tmp_path: Path) -> None:
-    collection = invented(documents=9, queries=2, words=4)
-    run = {query: {key: float(place) for place, key in enumerate(collection.corpus)} for query in collection.queries}
+@pytest.mark.parametrize("way", ["permutation", "pairwise"])
+def test_a_worker_writes_the_lists_of_many_queries_together_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    made = invented(documents=9, queries=4, words=4)
+    first, second, *_ = made.queries
+    collection = replace(made, queries={**made.queries, second: made.queries[first]})
+    lengths = dict(zip(collection.queries, (9, 8, 9, 8), strict=True))
+    run = {
+        query: {key: float(place) for place, key in enumerate([*collection.corpus][:length])}
+        for query, length in lengths.items()
+    }
     name = f"listwise:{save_tiny_model(tmp_path / 'causal', layers=2)}"
-    experiment = default_experiment(name, ("listwise.window=4", "listwise.words=3"))
+    experiment = default_experiment(name, (f"listwise.way={way}", "listwise.passes=1", "listwise.words=3"))
     jobs = jobs_of(
         json.loads(json.dumps(model_recipe("named", experiment, name=name, dtype="float32"))),
         torch.device("cpu"),
         UnitStore(str(tmp_path / "store")),
     )
+    units, batches = list[int](), list[int]()
 
     class Workers:
         size = 1
 
         def compute(self, job: str, parts: Any, read: Any) -> Any:
-            return (read(jobs[job](part), part) for part in parts)
+            for part in parts:
+                units.append(len(part["pairs"]))
+                yield read(jobs[job](part), part)
 
         def ask(self, job: str, part: Any) -> Any:
             return jobs[job](part)
 
+    write = LocalWriter.write
+
+    def counted(self: Any, asks: Any) -> Any:
+        batches.append(len(asks))
+        return write(self, asks)
+
+    monkeypatch.setattr(LocalWriter, "write", counted)
     workers: Any = Workers()
     found = rerank_collection(ClusterReranker(workers, jobs["facts"]({"options": {}}), {}), collection, run)
+    assert units == [9, 8 + 9 + 8], "equal queries are apart"
+    assert max(batches) == 3
+    assert sum(batches) == found.usage["answers"]
     here, _ = named_model(name, ModelSettings(experiment, torch.device("cpu"), torch.float32))
     alone = rerank_collection(here.reranker(), collection, run)
     assert found.run == alone.run
     assert found.usage == alone.usage
-    assert found.usage["answers"] == 8
