@@ -31,7 +31,15 @@ from unimoe.models.device import warn_of_other_work
 from unimoe.models.embedder import Embedder
 from unimoe.models.matcher import Matcher
 from unimoe.models.model import Model
-from unimoe.models.reranker import Reranker, TextPair, candidate_pairs, cut_pairs, pair_texts, truncation_note
+from unimoe.models.reranker import (
+    GPU_SHARD_CHARACTERS,
+    Reranker,
+    TextPair,
+    candidate_pairs,
+    cut_pairs,
+    pair_texts,
+    truncation_note,
+)
 from unimoe.models.served.client import RequestEstimate
 from unimoe.models.unimodel import UnimodelForExp1
 from unimoe.results import Task
@@ -170,7 +178,10 @@ def _part_on(place: object) -> int:
 def sampled_pairs(data: LoadedDataset, reranker: Reranker) -> Iterator[list[TextPair]]:
     """Yield whole prefix groups from several places of a dataset; those of a function have one query."""
     order, size = reranker.cut_by if reranker.cut_by[0] != "length" else ("query_first", 0)
-    groups = spread(cut_pairs(*data.to_read, (order, min(size, _PLACE_CHARACTERS))), _PLACES)
+    size = min(size, _PLACE_CHARACTERS)
+    if order == "ranked":  # lists, which may be written together: as many as a GPU is kept busy by
+        size = _PLACE_CHARACTERS if str(reranker.place).startswith("cpu") else GPU_SHARD_CHARACTERS
+    groups = spread(cut_pairs(*data.to_read, (order, size)), _PLACES)
     return (pair_texts(data.to_read[0], group) for group in groups)
 
 

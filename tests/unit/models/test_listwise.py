@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from unimoe.config.listwise import LIST_PROMPTS, ListwiseConfig
 from unimoe.config.served import ServedConfig
 from unimoe.core.errors import DataError, InputError, UsageError
 from unimoe.core.trec import Run, ranked
+from unimoe.evaluation.plan import rerank_job, sampled_pairs
 from unimoe.evaluation.tasks.rerank import rerank_collection, shuffled
 from unimoe.models.base import BaseModel
 from unimoe.models.lists import DOUBLED, PARTIAL, TRUNCATED, UNPARSABLE, read_best, read_permutation
@@ -517,6 +519,21 @@ class TestLocalWriter:
         assert found.run == whole.run
         assert found.usage == whole.usage
         assert sum(batches) == whole.usage["answers"], "no answer is written twice"
+
+    def test_a_plan_times_lists_as_they_are_written(self) -> None:
+        writer, sizes = LocalWriter(causal("qwen3")), list[int]()
+        write = writer.write
+
+        def counted(asks: Sequence[Ask]) -> list[Written]:
+            sizes.append(len(asks))
+            return write(asks)
+
+        writer.write = counted  # type: ignore[method-assign]
+        reranker, data = ListwiseReranker(writer, FEW), cast(Any, SimpleNamespace(to_read=(COLLECTION, CANDIDATES)))
+        job = rerank_job(reranker, sampled_pairs(data, reranker), 75)
+        assert sum(map(len, job.units)) == 75
+        assert job.seconds_each() > 0
+        assert max(sizes) == 3, "all queries of the small sample"
 
     def test_texts_neither_steer_the_conversation_nor_name_documents(self) -> None:
         base = tiny_base(layers=2)
