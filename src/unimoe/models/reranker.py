@@ -7,6 +7,7 @@ outside it.
 from __future__ import annotations
 
 import math
+import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -255,9 +256,9 @@ def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[
     for key, group in groups.items():
         text = None
         if order == "ranked":
-            text, scores = collection.queries[key], candidates[key]
+            text, scores = re.sub(r"\W+", "", collection.queries[key]), candidates[key]
             group.sort(key=lambda pair: -c_float(scores[pair[1]]).value)
-        # Lists are told apart by the texts of their queries, which two may share.
+        # Lists are told apart by what a model sees of their queries, in which signs may be replaced: two may share it.
         if room <= 0 or (text is not None and text == before):
             shards.append([])
             room = size

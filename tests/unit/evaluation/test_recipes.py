@@ -70,13 +70,17 @@ def test_the_reply_about_a_task_of_mteb_is_read_by_its_schema(change: dict[str, 
         _TaskReply.model_validate(REPLY | change)
 
 
-@pytest.mark.parametrize("way", ["permutation", "pairwise"])
+@pytest.mark.parametrize(
+    ("way", "ends"), [("permutation", ["", ""]), ("pairwise", ["", ""]), ("setwise", ["\ud800", "?"])]
+)
 def test_a_worker_writes_the_lists_of_many_queries_together_and_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, ends: list[str]
 ) -> None:
+    """Lists are told apart by their queries, of which two have a text here, or one that a model sees alike."""
     made = invented(documents=9, queries=4, words=4)
     first, second, *_ = made.queries
-    collection = replace(made, queries={**made.queries, second: made.queries[first]})
+    alike = {query: made.queries[first] + end for query, end in zip((first, second), ends, strict=True)}
+    collection = replace(made, queries={**made.queries, **alike})
     lengths = dict(zip(collection.queries, (9, 8, 9, 8), strict=True))
     run = {
         query: {key: float(place) for place, key in enumerate([*collection.corpus][:length])}
