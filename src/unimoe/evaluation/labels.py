@@ -66,6 +66,15 @@ class Grader:
             return 0
         return HIGHEST if self.thresholds is None else len(self.thresholds)
 
+    def caveats_on(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the caveats of the grades of queries, id to text, such as that the model was trained on them."""
+        return [*self.model.caveats, *self.model.seen.caveats(queries)]
+
+    def say_caveats(self, queries: Mapping[str, str]) -> None:
+        """Print the same on stderr."""
+        for line in self.caveats_on(queries):
+            stderr.print(f"caveat: {self.system.name}: {line}", style="yellow", soft_wrap=True)
+
     def grade(
         self, collection: Collection, candidates: Candidates, shards: Path, advance: Advance, *, zeros: bool = False
     ) -> Graded:

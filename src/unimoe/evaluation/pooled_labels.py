@@ -14,7 +14,7 @@ import unimoe
 from unimoe.config.labels import LabelConfig
 from unimoe.core.console import Steps, in_hours, stderr, stdout
 from unimoe.core.errors import DataError, MissingPartError, UsageError, did_you_mean, some_ids
-from unimoe.core.io import Strict, hash_file, hash_json, read_json, write_json
+from unimoe.core.io import hash_file, hash_json, read_json, write_json
 from unimoe.core.planning import spread
 from unimoe.core.trec import Qrels, Run, write_qrels
 from unimoe.data.catalog import load_collection
@@ -28,15 +28,14 @@ from unimoe.formats.runs import read_run
 from unimoe.models.device import warn_of_other_work
 from unimoe.models.reranker import cut_pairs, pair_texts
 from unimoe.models.rerankers.grading import HIGHEST
-from unimoe.results.runs.sources import refuse_empty
+from unimoe.results.runs.sources import LabelsMade, labels_path, refuse_empty
 from unimoe.retrieval.first_stage import cut_run, fitting_candidates
 
 
-class _Made(Strict):
+class _Made(LabelsMade):
     """What is read of ``FILE.labels.json``, which says what made a qrels file; without runs there is none yet."""
 
     fingerprint: str
-    model: str = ""
     runs: dict[str, int] = Field(default_factory=dict)
     usage: dict[str, float] = Field(default_factory=dict)
 
@@ -83,10 +82,12 @@ def label_pool(
             graded = {key: dict(sorted(row.items())) for key, row in merged.items() if row}
             sources = {f"{path.name}@{hash_file(path)}": config.depth for path in runs}
             facts = {"collection": f"{collection.name}@{collection.split}", "runs": made.runs | sources}
-            _write(output, graded, grader, made, new, facts)
+            caveats = grader.caveats_on({key: collection.queries[key] for key in graded})
+            _write(output, graded, grader, made, new, facts | {"caveats": caveats})
     for grade, count in reversed(_counts(graded, grader.highest).items()):
         stdout.print(f"{f'grade {grade}':<16}{count:,} pairs")
     stdout.print(f"{'queries':<16}{len(graded):,}\n{'qrels':<16}{output}", soft_wrap=True)
+    grader.say_caveats({key: collection.queries[key] for key in graded})
     if new.ungraded:
         lacking = f"without a grade for {some_ids(new.ungraded)}, which {output} does not judge"
         raise MissingPartError(f"done, {lacking}; run again to ask about them once more")
@@ -124,15 +125,11 @@ def pooled(collection: Collection, runs: Sequence[Path], depth: int) -> Run:
     return {query: dict.fromkeys(sorted(pool[query]), 0.0) for query in sorted(pool) if pool[query]}
 
 
-def _manifest(output: Path) -> Path:
-    return output.with_name(f"{output.name}.labels.json")  # ``FILE.json`` is a description, which a person may write
-
-
 def _made_before(output: Path, fingerprint: str) -> _Made:
     """Return what made the output, where the same model graded the same texts; refuse any other file."""
     if not output.exists():
         return _Made(fingerprint=fingerprint)
-    made = read_json(_manifest(output), _Made) if _manifest(output).is_file() else _Made(fingerprint="")
+    made = read_json(labels_path(output), _Made) if labels_path(output).is_file() else _Made(fingerprint="")
     if made.fingerprint != fingerprint:
         what = f"judgments by {made.model} or of other texts" if made.model else "judgments of somebody else"
         raise UsageError(f"{output}: holds {what}; choose another --output, or remove it first")
@@ -160,11 +157,11 @@ def _write(output: Path, qrels: Qrels, grader: Grader, made: _Made, new: Graded,
     model = grader.model
     known = {
         "fingerprint": made.fingerprint, "unimoe": unimoe.__version__, "model": model.identity, "prompt": model.prompt,
-        "dtype": model.dtype, "said": model.said, "caveats": list(model.caveats), "thresholds": grader.thresholds,
+        "dtype": model.dtype, "said": model.said, "thresholds": grader.thresholds,
         "grades": _counts(qrels, grader.highest), "ungraded": new.ungraded,
         "usage": dict(Counter(made.usage) + Counter(new.usage)), **facts,
     }  # fmt: skip
-    write_json(_manifest(output), known)
+    write_json(labels_path(output), known)
     if grader.highest == HIGHEST and not sidecar_path(output).exists():  # TREC counts from 2 of these grades
         write_json(sidecar_path(output), {"relevance_level": 2})
     write_qrels(output, qrels)

@@ -11,7 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from unimoe.checks.texts import concerned
 from unimoe.core.errors import DataError, UsageError, did_you_mean
 from unimoe.core.grouping import gathered
 from unimoe.core.io import hash_json
@@ -153,7 +155,9 @@ def _judgments(one: Predicted, given: JudgedDataset | None) -> tuple[JudgedDatas
     found = whole.with_rule(load_collection(one.collection, one.split))
     stated = found.relevance_level if found.level_stated else None
     level, content = found.relevance_level, hash_json(found.qrels)
-    judged = JudgedDataset(one.task, one.collection, found.qrels, content, level, stated, texts=found.queries)
+    caveats = (check for check in concerned(found.checks, by_words=False) if check.weight == "caveat")
+    known: dict[str, Any] = {"texts": found.queries, "checks": tuple(replace(check, unfit=True) for check in caveats)}
+    judged = JudgedDataset(one.task, one.collection, found.qrels, content, level, stated, **known)
     return judged, found.left_out
 
 

@@ -37,7 +37,7 @@ def label_sample(config: TrainingLabelConfig, folder: Path, device: torch.device
     """Sample queries, find and grade candidates, write a collection, and print its size and agreement."""
     collection = load_collection(config.collection, config.split)
     test = load_collection(config.collection, config.test_split) if config.test_split else None
-    queries, counts = sample_queries(collection.queries, config.sampling)
+    queries, counts = sample_queries(_not_in(test, collection.queries), config.sampling)
     passed, reasons = counts.pop(""), "".join(f"; {reason}: {count:,}" for reason, count in sorted(counts.items()))
     stderr.print(f"{len(queries):,} of {passed:,} queries that pass{reasons}", soft_wrap=True)
     if test and (shared := queries.keys() & test.qrels.keys()):
@@ -73,7 +73,17 @@ def label_sample(config: TrainingLabelConfig, folder: Path, device: torch.device
         stdout.print(f"{'lists':<16}{len(qrels):,} of {sum(map(len, qrels.values())):,} documents, by rank")
     else:
         _print_labels(qrels, grader.highest, collection.qrels)
+    grader.say_caveats(queries)
     stdout.print(f"{'collection':<16}path:{folder}", soft_wrap=True)
+
+
+def _not_in(test: Collection | None, queries: Mapping[str, str]) -> dict[str, str]:
+    """Return the queries without those whose text a query of another id in ``test`` has; say on stderr how many."""
+    theirs = {normal(text) for key, text in test.judged_queries.items() if key not in queries} if test else set()
+    kept = {key: text for key, text in queries.items() if normal(text) not in theirs}
+    if lacking := len(queries) - len(kept):
+        stderr.print(f"{lacking:,} queries left out, whose texts are in test_split under other ids", soft_wrap=True)
+    return kept
 
 
 def sample_queries(queries: Mapping[str, str], config: SamplingConfig) -> tuple[dict[str, str], Counter[str]]:

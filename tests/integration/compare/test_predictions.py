@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from support.runs import compare, words_of
 from support.scripts import assert_refused, successful
 from support.tiny_models import save_static_encoder
 
+from unimoe.checks import Check
 from unimoe.core.trec import write_qrels
+from unimoe.data.catalog import load_collection
 
 MODELS = ("org/first", "org/second")
 KINDS = (InventedRetrieval, InventedReranking)
@@ -103,3 +106,14 @@ def test_what_is_no_prediction_is_refused_in_one_line(
     done = compare("--predictions", tmp_path / "broken")
     assert_refused(done, 3, "no predictions that can be judged", silent=False)
     assert "no predictions of mteb" in done.stderr
+
+
+@pytest.mark.usefixtures("known")
+def test_what_was_found_of_a_tasks_data_is_a_caveat_of_the_comparison(
+    said: tuple[Path, dict[tuple[str, str], float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Check("empty documents", "caveat", "ranked: empty documents: 9 of 18")
+    with_check = lambda *name: replace(load_collection(*name), checks=(found,))  # noqa: E731
+    monkeypatch.setattr("unimoe.evaluation.predictions.load_collection", with_check)
+    done = successful(compare("--predictions", *folders(said[0]), "--json"))
+    assert json.loads(done.stdout)["caveats"][0] == found.line

@@ -96,6 +96,7 @@ def score_systems(
             )
             of_model = [run.scores.per_query for run in by_model]
             predicted, brought = predicted_scores(systems, scores, of_model, by_model[0].source.judged, agreement)
+            brought += by_model[0].source.judged.checks
         for place, (run, values) in enumerate(zip(here, scores, strict=True)):
             own = [check for check in run.scores.checks if check.name != "ties"]
             checks = [*shared, *brought, *own]

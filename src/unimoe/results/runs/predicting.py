@@ -103,6 +103,7 @@ def _scored_again(results: Results, measured: Sequence[EvalResult], path: Path, 
         r.model_copy(
             update={
                 "predicted": one,
+                "caveats": [*r.caveats, *(check.line for check in judged.checks)],
                 "aggregate": r.aggregate | {metric: one.mean(metric, r.metric(metric))},
                 "checks": [*r.checks, *brought],
             }

@@ -264,7 +264,7 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
     """
     judged = source.judged
     file = load_run(source.content, source.name)
-    run, checks = file.run, list(settled(file.checks, allow))
+    run, checks = file.run, [*settled(file.checks, allow), *judged.checks]
     if isinstance(source.content, Path) and (result := result_beside(source.content)):
         checks += caveats_of_run(result, source.system)
     refuse_empty(source.name, run)

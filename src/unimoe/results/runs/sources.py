@@ -7,8 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pydantic import Field
+
+from unimoe.checks import Check
 from unimoe.core.errors import DataError, UsageError, did_you_mean, first_few, some_ids
-from unimoe.core.io import hash_file, hash_json
+from unimoe.core.io import Strict, hash_file, hash_json, read_json
 from unimoe.core.limits import name_problem, shortened
 from unimoe.core.trec import Grades, Subtopics
 from unimoe.data.collection import describe_qrels
@@ -40,6 +43,7 @@ class JudgedDataset:
     subtopics: Subtopics | None = None  # where a metric needs them and the file names them
     metric: str | None = None  # the main metric here, where the comparison's is not
     predicted: JudgedDataset | None = None  # a model's judgments of more queries, these among them
+    checks: tuple[Check, ...] = ()  # what is known of the judgments
 
     def with_predicted(self, content: QrelsContent, metrics: Sequence[MetricLike] = ()) -> JudgedDataset:
         """Return the same with a model's judgments, as ``predicted_by`` reads them."""
@@ -131,6 +135,7 @@ def judgments(
     if level is not None:
         level = checked_level(level, "--relevance-level")
     subtopics: Subtopics | None = None
+    checks: tuple[Check, ...] = ()
     qrels: Grades
     if isinstance(content, Path):
         folder = Path(str(content).removeprefix("path:").partition("@")[0])
@@ -146,7 +151,7 @@ def judgments(
             qrels = load_qrels(content)
         name, content_hash = str(content), hash_file(content)
         dataset = dataset or described.name or Path(content.name.removesuffix(".gz")).stem
-        level = level or described.relevance_level
+        level, checks = level or described.relevance_level, _said_of_labels(content)
     else:
         name = f"qrels of {dataset or 'the dataset'}"
         qrels = load_qrels(content, name)
@@ -154,7 +159,28 @@ def judgments(
     refuse_empty(name, qrels)
     if problem := name_problem(dataset or "dataset"):
         raise UsageError(f"a dataset cannot be named {shortened(str(dataset))!r}, which {problem}; give --dataset NAME")
-    return JudgedDataset(dataset or "dataset", name, qrels, content_hash, level or 1, level, subtopics=subtopics)
+    known: dict[str, Any] = {"subtopics": subtopics, "checks": checks}
+    return JudgedDataset(dataset or "dataset", name, qrels, content_hash, level or 1, level, **known)
+
+
+class LabelsMade(Strict):
+    """What the file next to a model's judgments says of the model; ``unimoe label`` writes it."""
+
+    model: str = ""
+    caveats: list[str] = Field(default_factory=list)
+
+
+def labels_path(qrels: Path) -> Path:
+    """Return where it lies; ``FILE.json`` is a description, which a person may write."""
+    return qrels.with_name(f"{qrels.name}.labels.json")
+
+
+def _said_of_labels(qrels: Path) -> tuple[Check, ...]:
+    """Return the caveats of the model that judged."""
+    path = labels_path(qrels)
+    made = read_json(path, LabelsMade) if path.is_file() else LabelsMade()
+    judged = f"{qrels.name}, judged by {made.model.rpartition('@')[0]}"
+    return tuple(Check("labels", "caveat", f"{judged}: {line}", unfit=True) for line in made.caveats)
 
 
 def judged_by(content: RunContent, datasets: Sequence[JudgedDataset]) -> list[JudgedDataset]:
