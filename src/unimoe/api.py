@@ -21,14 +21,15 @@ from unimoe.core.shown import Shown, View
 from unimoe.core.trec import Run
 from unimoe.data import catalog
 from unimoe.data.collection import Collection
-from unimoe.evaluation.datasets import Dataset, collections_of
+from unimoe.evaluation.datasets import Dataset, collections_of, cut_queries
 from unimoe.formats.runs import read_run
 from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.models.bundled import BUNDLED_ID
 from unimoe.models.checkpoint import ADAPTER_FILE, read_checkpoint
+from unimoe.models.seen_queries import seen_by
 from unimoe.results.runs.scoring import score_run
 from unimoe.retrieval.bm25 import bm25_run, first_stage_name
-from unimoe.retrieval.first_stage import cut_run, fitting_candidates
+from unimoe.retrieval.first_stage import caveats_of_candidates, cut_run, fitting_candidates
 
 if TYPE_CHECKING:
     from unimoe.models.device import DeviceName
@@ -67,7 +68,8 @@ class EvaluatedRun(Shown):
         reranks = f", reranks {self.candidates}" if self.candidates else ""
         what = f"{self.identity}{reranks}, {len(self.run):,} queries"
         facts = {"identity": self.identity, "candidates": self.candidates}
-        return scores_view(self.scores, what, facts, self.run, self.first_stage)
+        scores = replace(self.scores, checks=(*self.checks, *self.scores.checks))
+        return scores_view(scores, what, facts, self.run, self.first_stage)
 
 
 @names_extra
@@ -147,7 +149,7 @@ def evaluate_reranker(
             is not finite.
         UsageError: an unknown collection or metric, or a number below 1.
     """
-    from unimoe.models.model import as_reranker, reranks
+    from unimoe.models.model import as_reranker, checks_of_model, reranks
     from unimoe.models.reranker import rerank_run
     from unimoe.models.rerankers.python_function import scorer_identity
 
@@ -159,15 +161,16 @@ def evaluate_reranker(
     identity = scorer_identity(scorer)  # before a call can change its state
     loaded = dataset.with_rule(loaded)
     if candidates is None:
-        source = first_stage_name(BM25Config().in_language(loaded.language))
+        source, known = first_stage_name(BM25Config().in_language(loaded.language)), list[Check]()
         found = bm25_run(loaded, depth, BM25Config(), cached=True)
     else:
-        found = read_run(candidates)
+        found, known = read_run(candidates), caveats_of_candidates(candidates)
         if isinstance(candidates, str | Path):
             source = f"run:{Path(candidates).name}@{hash_file(Path(candidates))}"
         else:
             source = f"run@{hash_json(found)}"
-    scored = loaded if max_queries is None else loaded.sample_queries(max_queries)
+    scored = loaded if max_queries is None else cut_queries(loaded, max_queries)
+    known += checks_of_model(scorer, scored.judged_queries)
     fitting, ordered = fitting_candidates(found, scored, depth, loaded.name)
     chosen = cut_run(fitting, depth)
     if not any(chosen.values()):
@@ -180,7 +183,7 @@ def evaluate_reranker(
         identity,
         source,
         score_run(scored.qrels, chosen, metrics, level) if ordered else None,
-        _reported(scored, chosen, by_words=candidates is None),
+        _reported(scored, chosen, known, by_words=candidates is None),
     )
 
 
@@ -210,7 +213,7 @@ def evaluate_encoder(
     """
     from unimoe.evaluation.tasks.search import dense_collection
     from unimoe.models.functions import FunctionEmbedder
-    from unimoe.models.model import as_embedder
+    from unimoe.models.model import as_embedder, checks_of_model
     from unimoe.models.rerankers.python_function import function_identity
     from unimoe.retrieval.dense import dense_run
 
@@ -228,8 +231,8 @@ def evaluate_encoder(
     with TemporaryDirectory() as store:  # a function's vectors are not kept: nothing tells its weights from others
         run = dense_run(model, test, config, store_dir=Path(store))
     level = test.relevance_level if test.level_stated else None
-    scores, checks = score_run(test.qrels, run, metrics, level), _reported(test)
-    return EvaluatedRun(run, scores, model.base_identity, checks=checks)
+    scores, known = score_run(test.qrels, run, metrics, level), checks_of_model(model, test.judged_queries)
+    return EvaluatedRun(run, scores, model.base_identity, checks=_reported(test, known=known))
 
 
 @names_extra
@@ -272,7 +275,7 @@ def load_model(
         loader = checkpoint_loader(checkpoint.experiment, checkpoint, chosen)  # in the dtype it was trained in
         trained_system(checkpoint.experiment, loader, Path(base))  # refuses an adapter of another base model
         model = loader.trained(Path(base))
-        model.base_identity = adapted_identity(model.base_identity, Path(base))
+        model.base_identity, model.seen = adapted_identity(model.base_identity, Path(base)), seen_by(Path(base))
         return model
     config = base if isinstance(base, ModelConfig) else ModelConfig(base=str(base))
     loaded = load_base(config, chosen, choose_dtype(chosen, config.dtype))
@@ -281,7 +284,9 @@ def load_model(
         loaded = replace(loaded, identity=adapted_identity(loaded.identity, adapter))
     if prompt is None:
         prompt = default_prompt(loaded.model.config.model_type)
-    return UnimodelForExp1(loaded, prompt, config.max_length).eval()
+    model = UnimodelForExp1(loaded, prompt, config.max_length).eval()
+    model.seen = seen_by(adapter)
+    return model
 
 
 @names_extra
@@ -316,9 +321,11 @@ def _dataset(collection: Collection | str, max_queries: int | None = None) -> tu
     return Dataset(name, loaded.split, max_queries=max_queries), loaded
 
 
-def _reported(collection: Collection, candidates: Run | None = None, *, by_words: bool = False) -> tuple[Check, ...]:
+def _reported(
+    collection: Collection, candidates: Run | None = None, known: Sequence[Check] = (), *, by_words: bool = False
+) -> tuple[Check, ...]:
     """Return what was found of a collection and of the candidates of its queries, and print the caveats on stderr."""
-    found = concerned(collection.checks, by_words=by_words)
+    found = [*known, *concerned(collection.checks, by_words=by_words)]
     lacking = [query for query in collection.qrels if candidates is not None and not candidates.get(query)]
     found += without_candidates(collection.name, lacking, len(collection.qrels))
     report(check for check in found if check.weight == "caveat")

@@ -162,3 +162,10 @@ def test_the_only_seed_needs_no_name_and_several_do(copy: Path) -> None:
     assert_refused(export(copy, "--seed", "5", arm="joint_r8"), 3, "seed_5", "no result of a whole task")
     shutil.rmtree(copy / "joint_r8" / "seed_1")
     successful(export(copy, arm="joint_r8"))
+
+
+def test_what_to_read_a_score_with_is_said_before_it_is_handed_in(copy: Path, tmp_path: Path) -> None:
+    path = copy / RESULTS / "SciFact.json"
+    write_plain(path, read_plain(path) | {"caveats": ["these queries trained the checkpoint"]})
+    done = successful(export(copy, "--to", tmp_path / "to"))
+    assert "caveat: SciFact: these queries trained the checkpoint" in done.stderr

@@ -17,6 +17,7 @@ from unimoe.core.errors import DataError, path_of
 from unimoe.core.trec import Run, ranked
 from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, by_query_id, read_result, result_paths, run_beside
+from unimoe.results.comparability import remarks
 
 TOP = 10  # documents at the head of a ranking: a reader would see their change
 
@@ -47,6 +48,7 @@ class Parity:
     means: tuple[float, float]  # of the metric
     measure: Estimate  # their difference, the second system minus the first
     unfit: str  # why that difference has no test, as a clause; empty where it has one
+    caveats: tuple[str, ...] = ()  # what to read the scores with, each with its system
 
     @property
     def relative(self) -> float:
@@ -138,6 +140,13 @@ def compare_dataset(key: str, first: Scored, second: Scored) -> Parity:
         means=(float(values[0].mean()), float(values[1].mean())),
         measure=measure,
         unfit=unfit,
+        caveats=tuple(
+            dict.fromkeys(
+                f"{result.config_name}: {line}"
+                for result in results
+                for line in dict.fromkeys([*result.caveats, *remarks([result])])
+            )
+        ),
     )
 
 

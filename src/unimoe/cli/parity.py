@@ -102,7 +102,8 @@ def parity_lines(found: Parity) -> list[str]:
     ends = found.measure.interval
     test = f"[{ends[0]:+.4f}, {ends[1]:+.4f}]" if ends and not found.unfit else f"(no test: {found.unfit})"
     one, other = found.means
-    return [*lines, f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f} {test}"]
+    lines.append(f"  {found.metric:<14} {one:.4f} and {other:.4f}: {found.measure.value:+.4f} {test}")
+    return [*lines, *(f"  caveat         {line}" for line in found.caveats)]
 
 
 def parity_json(found: Sequence[Parity], tolerance: float, ranking_tolerance: float) -> dict[str, Any]:

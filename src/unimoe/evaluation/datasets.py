@@ -175,14 +175,17 @@ class LoadedDataset:
         by_words = self._stage.by_words and self.dataset.settings.bm25.language is None
         lacking = without_candidates(name, self.queries_without_candidates, len(self.collection.qrels))
         unordered = Check("order", "note", f"{name}: {stage.source} gives no order, so it gets no scores")
-        found = [*concerned(self.whole.checks, by_words=by_words), *lacking, *self._stage.seen(self.collection)]
+        own = concerned(self.collection.checks, by_words=by_words)
+        found = [*own, *lacking, *self._stage.checks(self.collection)]
         return found if stage.ordered else [*found, unordered]
 
     @cached_property
     def collection(self) -> Collection:
         """The queries scored, over the whole corpus."""
-        limits = [n for n in (self.dataset.queries, self.dataset.max_queries) if n is not None]
-        return self.whole.sample_queries(min(limits)) if limits else self.whole
+        most, queries = self.dataset.max_queries, self.dataset.queries
+        if most is not None:
+            return cut_queries(self.whole, most, queries)
+        return self.whole if queries is None else self.whole.sample_queries(queries)
 
     @cached_property
     def pooled(self) -> Collection:
@@ -226,11 +229,19 @@ class LoadedDataset:
 
     def caveats(self, task: Task) -> list[str]:
         """Return why scores of a task on this dataset are unfit for decisions; nothing where they are fit."""
-        checks = concerned(self.whole.checks, by_words=False) if task == "embedding" else self.checks
-        found = lines(checks, "caveat")
-        if self.dataset.max_queries is not None and len(self.whole.qrels) > len(self.collection.qrels):
-            found.append(f"--max-queries {self.dataset.max_queries}: {len(self.whole.qrels)} queries are judged")
-        return found
+        checks = concerned(self.collection.checks, by_words=False) if task == "embedding" else self.checks
+        return lines(checks, "caveat")
+
+
+def cut_queries(collection: Collection, most: int, usual: int | None = None) -> Collection:
+    """Return a collection with a fixed sample of its queries to score, which says so where any are left out.
+
+    There are as many as ``most``, or as the ``usual`` number where that is lower.
+    """
+    cut, judged = collection.sample_queries(min(most, usual or most)), len(collection.qrels)
+    line = f"--max-queries {most}: {judged:,} queries are judged"
+    said = [Check("queries", "caveat", line, {"judged": judged})] if len(cut.qrels) < judged else []
+    return replace(cut, checks=(*cut.checks, *said))
 
 
 class Failures:

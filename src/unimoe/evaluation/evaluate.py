@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -117,6 +118,7 @@ class Driver:
     def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str] = ()) -> None:
         self.failures, self._systems, self._data, self._engine = Failures(), systems, data, engine
         self.evaluator = Evaluator(given, engine)
+        self._said = {*chain.from_iterable(system.experiment.caveats for system in systems)}  # by who set them
         for system in systems:
             if system.model is not None:
                 data.report_left_out(system)
@@ -140,6 +142,7 @@ class Driver:
             for dataset in self._data.datasets:
                 with self.failures.kept(dataset.name):
                     data = load(dataset)
+                    self._said |= {check.line for check in data.checks}  # which loading has reported
                     for system in self._systems:
                         for evaluation in evaluations(system, data, self._data.tasks(system)):
                             yield partial(take, dataset.name, system, evaluation)
@@ -184,6 +187,11 @@ class Driver:
     def _taken(self, system: System, evaluation: Evaluation) -> Result:
         result = self.evaluator.take(evaluation, self._steps)
         _print_result(result, system)
+        lines_of = ((line, f"{result.config_name} on {result.dataset}: {line}") for line in result.caveats)
+        new = {said: None for line, said in lines_of if not {line, said} & self._said}
+        self._said |= {*new}
+        for said in new:
+            stderr.print(f"caveat: {said}", style="yellow", soft_wrap=True)
         return system, result
 
 
@@ -223,8 +231,8 @@ def run_retrieval(
 
     def load(dataset: Dataset) -> Searches:
         collection = load_collection(dataset.collection, dataset.split)
-        report_checks(dataset, collection, collection.checks)
         data = dense_collection(dataset, collection, retriever.dense.retrieval)
+        report_checks(dataset, collection, data.checks)
         for system in systems:  # all of them before the first is searched
             evaluation = search.describe(system, data)
             driver.evaluator.store(evaluation).refuse_taken(evaluation)

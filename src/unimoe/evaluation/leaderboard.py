@@ -86,6 +86,7 @@ def export_results(
             if value != identity[name]:
                 raise DataError(f"{path}: another {name} than in {first}; evaluate one of them again")
     facts, notes = _facts(own)
+    notes += [f"caveat: {name}: {line}" for name, path in chosen.items() for line in found[path].caveats]
     # All are read first: a damaged one is refused before any is written.
     theirs = {name: _theirs(_mteb_json(path)) for name, path in chosen.items()}
     with random_state_kept():

@@ -6,17 +6,19 @@ Nothing is written; ``scripts/evaluate.py`` does the same for checkpoints and wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from unimoe.checks import lines, report
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError, UnimoeError, UsageError
 from unimoe.data.source import UnavailableError
-from unimoe.evaluation.datasets import LoadedDataset, chosen_datasets, failure_line, tier_datasets
+from unimoe.evaluation.datasets import Dataset, chosen_datasets, failure_line, load_reporting, tier_datasets
 from unimoe.evaluation.spec import Outcome
 from unimoe.evaluation.tasks.rerank import rerank_dataset
 from unimoe.metrics.scoring import suite_averages
-from unimoe.models.model import given_reranker
+from unimoe.models.model import checks_of_model, given_reranker
+from unimoe.models.reranker import Reranker
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,16 @@ def evaluate_beir(
     datasets = chosen_datasets(config, [dataset_name], max_queries)
     if len(datasets) > 1:
         raise UsageError(f"{dataset_name} is {len(datasets)} collections; use evaluate_reranking_suite, or name one")
-    return rerank_dataset(given_reranker(model, tokenizer, config), LoadedDataset(datasets[0]))
+    return _reranked(model, given_reranker(model, tokenizer, config), datasets[0])
+
+
+def _reranked(model: Any, reranker: Reranker, dataset: Dataset) -> Outcome:
+    """Rerank a dataset; the outcome's notes begin with the caveats, which stderr shows too."""
+    data = load_reporting(dataset)
+    of_model = checks_of_model(model, data.collection.judged_queries)
+    report(of_model)
+    outcome, found = rerank_dataset(reranker, data), [*data.checks, *of_model]
+    return replace(outcome, found=found, notes=[*lines(found, "caveat"), *outcome.notes])
 
 
 def evaluate_msmarco_dev(
@@ -96,7 +107,7 @@ def evaluate_reranking_suite(
     missing: list[str] = []
     for dataset in chosen:
         try:
-            outcomes[dataset.name] = rerank_dataset(reranker, LoadedDataset(dataset))
+            outcomes[dataset.name] = _reranked(model, reranker, dataset)
         except UnimoeError as error:  # the others are still worth having
             if len(chosen) == 1 and not isinstance(error, UnavailableError):
                 raise

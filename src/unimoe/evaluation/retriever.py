@@ -97,9 +97,8 @@ def _matching_system(experiment: DenseExperiment, name: str, device: torch.devic
     dtype_name = str(dtype).removeprefix("torch.")
     settings = encoder.model_copy(update={"dtype": dtype_name})
     search = ModelSearch(settings, "encoder", device, Passages.of(experiment.evaluation))
-    return System(
-        name, experiment, Model(*search.identity, dtype_name, said=search.said), ("retrieval",), search=search
-    )
+    model = Model(*search.identity, dtype_name, said=search.said, seen=search.seen)
+    return System(name, experiment, model, ("retrieval",), search=search)
 
 
 def served_settings(experiment: DenseExperiment) -> ServedConfig | None:

@@ -8,10 +8,11 @@ evaluation is ``About`` and its scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimoe.checks import Check
 from unimoe.config import DenseExperiment
 from unimoe.core.io import hash_json
 from unimoe.core.trec import Qrels, Run
@@ -21,6 +22,7 @@ from unimoe.metrics import DEFAULT_METRICS, Scores
 from unimoe.models.embedder import Advance
 from unimoe.models.loader import weights_hash
 from unimoe.models.model import Model
+from unimoe.models.seen_queries import SeenQueries
 from unimoe.results import About, Identity, Otherwise, Task, VectorIndex
 from unimoe.results.runs.scoring import CheckedScores, checked_scores
 
@@ -103,6 +105,7 @@ class Outcome:
         notes: what to know before the scores are believed, in sentences.
         groups: the ids of the queries that have one value together, by the name that ``scores`` has it under; empty
             where each query has its own.
+        found: what was found of data that no spec knows, such as the queries of MTEB's tasks.
     """
 
     main_metric: str
@@ -125,6 +128,12 @@ class Outcome:
     usage: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vector_index: VectorIndex | None = None
+    found: Sequence[Check] = ()
+
+    @property
+    def checks(self) -> list[Check]:
+        """What was found of the data and of the scores, for the result."""
+        return [*self.found, *self.scores.checks]
 
     @classmethod
     def of_run(
@@ -217,6 +226,15 @@ def described(
 def seen_before(system: System, collection: Collection) -> list[str]:
     """Return the caveats of a model on judged queries that trained or chose it, whatever their collection is called."""
     return system.model.seen.caveats(collection.judged_queries) if system.model else []
+
+
+def with_seen(outcome: Outcome, seen: SeenQueries, system: str, dataset: str) -> Outcome:
+    """Return an outcome that says which of its queries the system has seen: MTEB's are known once they are scored."""
+    asked = {query: outcome.queries[query] for query in outcome.qrels}
+    found = [
+        Check("seen queries", "caveat", f"{system} on {dataset}: {line}", unfit=True) for line in seen.caveats(asked)
+    ]
+    return replace(outcome, found=[*outcome.found, *found])
 
 
 def rule_hashes(collection: Collection) -> dict[str, str]:

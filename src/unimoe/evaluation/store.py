@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import platform
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shutil import rmtree
 
+from unimoe.checks import Check
 from unimoe.config import Experiment
 from unimoe.core.errors import DataError
 from unimoe.core.io import sole_use, write_json
@@ -63,8 +64,8 @@ class ResultStore:
     def read(self, spec: Evaluation) -> EvalResult:
         """Read the result of a spec, and write the spec's caveats into it: they may change, and scores do not."""
         result = read_result(self.path(spec))
-        if result.caveats != spec.about.caveats:
-            result = result.model_copy(update={"caveats": spec.about.caveats})
+        if result.caveats != (caveats := _caveats(spec, result.checks)):
+            result = result.model_copy(update={"caveats": caveats})
             write_json(self.path(spec), result.model_dump())
         return result
 
@@ -147,7 +148,7 @@ class ResultStore:
                 queries_without_candidates=outcome.queries_without_candidates,
             )
         return EvalResult(
-            **dict(spec.about),
+            **dict(spec.about) | {"caveats": _caveats(spec, outcome.checks)},
             main_metric=outcome.main_metric,
             aggregate=outcome.aggregate,
             per_query=per_query.pop(outcome.main_metric),
@@ -161,7 +162,7 @@ class ResultStore:
                 replace(check, line=f"{spec.about.config_name} on {check.line}")
                 if check.name in {"ties", "unjudged"}
                 else check
-                for check in outcome.scores.checks
+                for check in outcome.checks
             ],
             otherwise=outcome.otherwise,
             provenance=Provenance(
@@ -181,6 +182,11 @@ class ResultStore:
                 usage=dict(outcome.usage),
             ),
         )
+
+
+def _caveats(spec: Evaluation, checks: Iterable[Check]) -> list[str]:
+    """Return why a result is unfit for decisions: what was known before it was scored, and what scoring found."""
+    return list(dict.fromkeys([*spec.about.caveats, *(check.line for check in checks if check.unfit)]))
 
 
 def _drilldown(outcome: Outcome) -> DrillDown:

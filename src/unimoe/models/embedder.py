@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -43,6 +43,7 @@ class Embedder(ABC):
         own_prompts: what it reads before the texts of MTEB's tasks where nothing else is configured.
         said: how it reads texts, in one line; empty where nothing is to be said.
         seen: the queries that trained and chose it, as far as its folder says.
+        caveats: why its vectors may not be those of the model that people mean.
     """
 
     base_identity: str
@@ -51,6 +52,11 @@ class Embedder(ABC):
     own_prompts: OwnPrompts = BARE
     said: str = ""
     seen: SeenQueries = NOTHING_SEEN
+    caveats: tuple[str, ...] = ()
+
+    def caveats_on(self, queries: Mapping[str, str]) -> list[str]:
+        """Return the caveats of its scores on queries, id to text."""
+        return [*self.caveats, *self.seen.caveats(queries)]
 
     @property
     @abstractmethod

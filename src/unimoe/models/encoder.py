@@ -99,11 +99,9 @@ class SentenceEncoder(Embedder):
         max_length: tokens of one text, special tokens included.
         dimension: the width of a vector.
         said: in one line, what was found: prompts and who states them, pooling and length.
-        caveats: why its vectors may not be those of the model that people mean.
     """
 
     dimension: int
-    caveats: tuple[str, ...] = ()
 
     def __init__(
         self,

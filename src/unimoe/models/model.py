@@ -11,6 +11,7 @@ from typing import Any, Protocol, Unpack
 import torch
 from torch import nn
 
+from unimoe.checks import Check
 from unimoe.config import Batches, Experiment
 from unimoe.core.errors import UsageError, users_code, with_article
 from unimoe.models.adapter import adapted_model
@@ -213,6 +214,12 @@ def as_embedder(model: Any) -> Embedder | None:
     return (
         GivenEmbedder(model) if callable(getattr(model, "encode", None)) and hasattr(model, "base_identity") else None
     )
+
+
+def checks_of_model(model: object, queries: Mapping[str, str]) -> list[Check]:
+    """Return what a model given from Python says of itself: whether it has seen these queries, id to text."""
+    found = model.caveats_on(queries) if isinstance(model, Embedder) else []
+    return [Check("model", "caveat", line, unfit=True) for line in found]
 
 
 class GivenEmbedder(Embedder):

@@ -29,7 +29,8 @@ from unimoe.data.catalog import available, result_name
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import TOP1000, msmarco_files, read_top1000
 from unimoe.formats.runs import read_run
-from unimoe.results import safe_name
+from unimoe.results import result_beside, safe_name
+from unimoe.results.comparability import caveats_of_run
 from unimoe.retrieval.bm25 import bm25_path, bm25_run, engine_of, first_stage_name, kept_run
 from unimoe.retrieval.passages import Passages
 
@@ -72,6 +73,12 @@ def fitting_candidates(run: Run, scored: Collection, depth: int, where: str) -> 
         fitting[query_id] = scores
     several = [scores for scores in fitting.values() if len(scores) > 1]
     return fitting, not several or not all(map(is_unordered, several))
+
+
+def caveats_of_candidates(run: object) -> list[Check]:
+    """Return what an evaluation said of the model that found candidates, where these are a run that it wrote."""
+    result = result_beside(Path(run)) if isinstance(run, str | Path) else None
+    return caveats_of_run(result, "first stage") if result else []
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:
@@ -129,10 +136,15 @@ class FirstStage:
             encoder, key = model.model_copy(update={"base": f"{setting}:{model.base}"}), setting
         return ModelSearch(encoder, f"evaluation.{key}", self.device, Passages.of(self.settings))
 
-    def seen(self, collection: Collection) -> list[Check]:
-        """Return caveats of queries that trained or chose the model that searches: its candidates favour them."""
-        found = self.search.seen.caveats(collection.judged_queries) if self.search else []
-        return [Check("seen queries", "caveat", f"first stage: {line}") for line in found]
+    def checks(self, collection: Collection) -> list[Check]:
+        """Return caveats of the model that searches, such as queries that trained it: its candidates favour them.
+
+        Those of a run that an evaluation wrote are in the result beside it.
+        """
+        if self.file:
+            return caveats_of_candidates(self.file)
+        found = [*self.search.caveats, *self.search.seen.caveats(collection.judged_queries)] if self.search else []
+        return [Check("first stage", "caveat", f"first stage: {line}") for line in found]
 
     @property
     def by_words(self) -> bool:

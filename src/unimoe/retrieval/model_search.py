@@ -31,7 +31,7 @@ from unimoe.models.device import choose_device, choose_dtype, release_memory
 from unimoe.models.embedder import Advance
 from unimoe.models.encoder import META, SentenceEncoder, load_encoder
 from unimoe.models.matcher import MATCHERS, Matcher, SparseModel, find_matcher, load_matcher
-from unimoe.models.seen_queries import NOTHING_SEEN, SeenQueries
+from unimoe.models.seen_queries import SeenQueries, seen_by
 from unimoe.models.tensor_files import read_tensors, save_tensors
 from unimoe.retrieval.bm25 import cached_run, kept_run, run_path
 from unimoe.retrieval.dense import embed_collection
@@ -122,7 +122,15 @@ class ModelSearch:
     @property
     def seen(self) -> SeenQueries:
         """The queries that trained and chose the model, as far as its folder says."""
-        return self._without_weights.seen if self._named[0] is None else NOTHING_SEEN
+        matcher, config = self._named
+        if matcher is None:
+            return self._without_weights.seen
+        return seen_by(find_matcher(matcher, f"{self.key}.base", config)[0].root)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Why its ranking may not be that of the model that people mean."""
+        return self._without_weights.caveats if self._named[0] is None else ()
 
     @property
     def said(self) -> str:

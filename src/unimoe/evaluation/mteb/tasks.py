@@ -51,6 +51,7 @@ class CollectionTask(AbsTaskRetrieval):
         self.metadata = _metadata(collection, published)
         self.ignore_identical_ids = bool(collection.excludes_self)
         self.relevance_level, self.excluded = collection.relevance_level, collection.excluded
+        self.checks = collection.checks
         self.passages: Mapping[str, Document] | None = None  # of the documents, to be embedded in their place
         super().__init__()
         self.dataset = {_SUBSET: {collection.split: _split_data(collection)}}

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unimoe.checks import lines
+from unimoe.checks.texts import concerned
 from unimoe.config import Experiment
 from unimoe.core.errors import UsageError
 from unimoe.core.grouping import gathered
@@ -22,7 +24,7 @@ from unimoe.evaluation.datasets import failure_reason
 from unimoe.evaluation.model_wrappers import MTEBCrossEncoderWrapper, MTEBEncoderWrapper, MTEBWrapper
 from unimoe.evaluation.mteb.main_scores import main_metric
 from unimoe.evaluation.mteb.prompts import TaskPrompts, prompt_on_task
-from unimoe.evaluation.spec import Evaluation, Outcome, Work, described
+from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, with_seen
 from unimoe.evaluation.system import System
 from unimoe.models.device import describe_device
 from unimoe.models.embedder import Advance, Embedder
@@ -56,6 +58,7 @@ def describe(system: System, task: Task, mteb_task: AbsTask) -> Evaluation:
         dataset=card.name,
         task_type=str(card.type),
         main_metric=main_metric(mteb_task),
+        caveats=lines(concerned(getattr(mteb_task, "checks", ()), by_words=False), "caveat"),
     )
 
 
@@ -70,11 +73,17 @@ def _run(mteb_task: AbsTask, evaluation: Evaluation, work: Work) -> Outcome:
     if evaluation.about.task == "embedding":
         embedder = model.embedder()
         outcome = evaluate_task(MTEBEncoderWrapper(embedder, **options), mteb_task, work.folder)
-        return embedded(outcome, evaluation, embedder)
+        return embedded(_with_seen(outcome, evaluation), evaluation, embedder)
     outcome = evaluate_task(MTEBCrossEncoderWrapper(model, **options), mteb_task, work.folder)
+    outcome = _with_seen(outcome, evaluation)
     reranker = model.reranker(**settings.batches)
     facts: dict[str, Any] = {"token_budget": reranker.token_budget, "device": describe_device(reranker.place)}
     return replace(outcome, queries_without_candidates=[], **facts)
+
+
+def _with_seen(outcome: Outcome, evaluation: Evaluation) -> Outcome:
+    about, model = evaluation.about, evaluation.system.model
+    return with_seen(outcome, model.seen, about.config_name, about.dataset) if model else outcome
 
 
 def adapted(evaluation: Evaluation) -> dict[str, Any]:
@@ -172,7 +181,10 @@ def evaluate_mteb(
         try:
             ready = task_at_hand(task) or task
             load_from_hub(ready)
-            outcome.tasks[task.metadata.name] = evaluate_task(wrapped, ready)
+            found = evaluate_task(wrapped, ready)
+            found = with_seen(found, embedder.seen, name, task.metadata.name) if embedder else found
+            found.notes.extend(lines(found.found, "caveat"))
+            outcome.tasks[task.metadata.name] = found
         except Exception as error:  # the other tasks are still worth having
             outcome.failures[task.metadata.name] = failure_reason(error)
     return outcome

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from unimoe.checks import lines
+from unimoe.checks import Check, lines
 from unimoe.checks.texts import concerned
 from unimoe.config import DenseConfig
 from unimoe.core.errors import DataError, UsageError, first_few
@@ -20,7 +20,7 @@ from unimoe.core.io import hash_json
 from unimoe.core.trec import Run
 from unimoe.data.collection import Collection
 from unimoe.data.sources.msmarco import PASSAGES, TOP1000
-from unimoe.evaluation.datasets import Dataset
+from unimoe.evaluation.datasets import Dataset, cut_queries
 from unimoe.evaluation.spec import Evaluation, Outcome, Work, described, rule_hashes, seen_before
 from unimoe.evaluation.system import System
 from unimoe.metrics import DEFAULT_METRICS
@@ -48,7 +48,6 @@ class Searches:
     Attributes:
         test: the queries that are scored, over the documents that are searched; grades below the threshold are 0.
         pool: documents searched, where they are a sample; None for the whole corpus.
-        caveats: why scores are unfit for decisions; empty when they are fit.
         latest: the latest model; vectors of others are on disk.
         found: by whole vectors, or by a model that has none.
     """
@@ -56,10 +55,14 @@ class Searches:
     dataset: Dataset
     test: Collection
     pool: int | None = None
-    caveats: Sequence[str] = ()
     latest: Model | None = None
     embedded: EmbeddedCollection | None = None
     found: Found | None = None
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """What was found of the collection, and what was left out of it."""
+        return self.test.checks
 
     @cached_property
     def read(self) -> Collection:
@@ -83,23 +86,21 @@ def dense_collection(dataset: Dataset, collection: Collection, config: DenseConf
             f"about a search of all passages; put {PASSAGES} beside it"
         )
     judged = from_grade(collection.qrels, config.relevance_threshold)
-    test, caveats = replace(dataset.with_rule(collection), qrels=judged), []
+    test = replace(dataset.with_rule(collection), qrels=judged)
     if config.corpus_sample is not None:
         test = _pool(test, config.corpus_sample, config.split_seed, "corpus_sample")
     if config.test_size is not None:
         test = test.split_queries(config.test_size, config.split_seed)[1]
-    most, scored = dataset.max_queries, len(test.qrels)
-    sample = test if most is None else test.sample_queries(most)
-    if len(sample.qrels) < scored:
-        test = sample
-        caveats.append(f"--max-queries {most}: {scored:,} queries are judged")
+    if dataset.max_queries is not None:
+        test = cut_queries(test, dataset.max_queries)
     if config.use_small_eval_set and config.subset_size < len(test.corpus):
         test = _pool(test, config.subset_size, config.split_seed, "subset_size")
-        caveats.append(
+        line = (
             f"use_small_eval_set: {config.subset_size:,} of {documents:,} documents are searched, which makes finding "
             "the relevant ones easy"
         )
-    return Searches(dataset, test, len(test.corpus) if len(test.corpus) < documents else None, caveats)
+        test = replace(test, checks=(*test.checks, Check("documents", "caveat", line)))
+    return Searches(dataset, test, len(test.corpus) if len(test.corpus) < documents else None)
 
 
 def describe(system: System, data: Searches) -> Evaluation:
@@ -130,7 +131,7 @@ def describe(system: System, data: Searches) -> Evaluation:
         dataset=dataset.name,
         main_metric=dataset.main_metric,
         size=len(test.queries) + len(data.read.corpus) * encodes if system.size == FULL else 0,
-        caveats=[*lines(checks, "caveat"), *data.caveats, *seen_before(system, test)],
+        caveats=[*lines(checks, "caveat"), *seen_before(system, test)],
     )
 
 

@@ -94,8 +94,8 @@ def load_head_data(config: TrainConfig, embedder: Embedder, advance: Advance | N
     texts embedded.
     """
     splits = load_splits(config.task, config.splits, drop_shared=config.drop_shared)
-    seen = embedder.seen.caveats(splits.test.judged_queries)
-    known = [Check(SHARED, "caveat", f"the encoder: {line}") for line in seen]
+    said = embedder.caveats_on(splits.test.judged_queries)
+    known = [Check(SHARED, "caveat", f"the encoder: {line}") for line in said]
     splits = with_checks(splits, known)
     corpus = {key: document.full_text for key, document in splits.train.corpus.items()}
     judged = {key: text for part in splits for key, text in part.queries.items() if key in part.qrels}
