@@ -70,7 +70,7 @@ def test_every_arm_is_an_ordinary_result_and_an_older_gate_gives_its_verdict(top
 def test_a_head_is_trained_by_a_file(topics: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "head.yaml", tmp_path / "out"
     write_plain(file, {"method": "pg_rank", "task": f"path:{topics}", "num_steps": 300, "output_dir": str(out)})
-    given = ("train-head", "--config", file, "--num-steps", "3", "--device", "cpu", *SMALL)
+    given = ("train-head", "--config", file, "--num-steps", "3", "--device", "cpu", *SMALL[2:])
     done, tested = (call_unimoe(*given, *more) for more in ((), ("--test",)))
     shown = [line.split()[0] for line in successful(done).stdout.splitlines()]
     assert shown == ["val/ndcg@10", "train/ndcg@10", "head"]
@@ -153,6 +153,8 @@ def test_a_study_that_names_no_collection_or_folder_takes_what_is_at_hand(
         (("--margin", "-1"), ("eggroll-beats-infonce.margin", "at least 0")),
         (("--methods", "eggroll,hybrid", "--num_steps", "1"), ("arms.hybrid", "handoff 1 must be below num_steps 1")),
         (("--set", "gates.eggroll-beat-infonce.margin=0"), ("eggroll-beat-infonce.system", "'eggroll-beats-infonce'")),
+        (("--set", "arms.genetic.grid.sigma=[0.1,0.2]"), ("arms.genetic", "sigma: genetic does not read it, it is of")),
+        (("--set", "arms.infonce.set.label_temperature=0.1"), ("arms.infonce", "label_temperature: infonce does not")),
         (("--set", "extends=studies/losses"), ("extends=studies/losses", "a file says what it extends")),
     ],
 )
@@ -286,3 +288,18 @@ def test_an_ablation_whose_queue_would_be_unused_is_refused(file: Path, tmp_path
     for data, epochs, words in ((few, 3, "6 training images"), (file, 2, "2 epochs would leave the queue unused")):
         done = call_script("ablate_translator.py", "--data", data, "--epochs", str(epochs), "--output-dir", tmp_path)
         assert_refused(done, 2, words, "give 8 images and 3 epochs at least")
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "key"),
+    [
+        ("genetic", "sigma=0.1", "sigma"),
+        ("genetic", "learning_rate=1", "learning_rate"),
+        ("infonce", "genetic.elites=3", "genetic"),
+        ("score_es", "grid=true", "grid"),
+        ("zero_shot", "temperature=0.1", "temperature"),
+    ],
+)
+def test_a_key_that_the_method_of_a_head_does_not_read_is_refused(method: str, change: str, key: str) -> None:
+    done = call_unimoe("train-head", "--method", method, "--set", change)
+    assert_refused(done, 2, f"--set {change}: {key}: {method} does not read it, it is of ")

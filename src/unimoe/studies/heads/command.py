@@ -55,7 +55,10 @@ def train_head(
     }
     given = {key: value for key, value in options.items() if value is not None}
     named = {"task": collection_at_hand(), **(raw or {}), **given}
-    _train(parse_config(TrainConfig, overridden(named, override or ()), source=str(file)), test=test)
+    wanted = parse_config(TrainConfig, overridden(named, override or ()), source=str(file))
+    for change in override or ():
+        wanted.refuse_unread([change.partition("=")[0].strip()], f"--set {change}")
+    _train(wanted, test=test)
 
 
 def _train(config: TrainConfig, *, test: bool) -> None:

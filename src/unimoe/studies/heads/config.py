@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -10,7 +11,7 @@ from unimoe.config import BM25Config
 from unimoe.config.base import BUNDLED_ENCODER, Count, EncoderConfig, Fraction, Positive, Section, Width
 from unimoe.config.losses import LOSSES
 from unimoe.config.training import Tracker
-from unimoe.core.errors import did_you_mean
+from unimoe.core.errors import UsageError, did_you_mean
 from unimoe.data.catalog import available
 from unimoe.studies.common.splits import SplitConfig
 
@@ -33,6 +34,21 @@ def gradient_methods() -> tuple[str, ...]:
 def methods() -> tuple[str, ...]:
     """Return the names of all methods."""
     return ("zero_shot", *EVOLUTION, *gradient_methods())
+
+
+def _read_by() -> dict[str, tuple[str, ...]]:
+    """Return the methods that read a key, of keys that not all of them read."""
+    weights, every, losses = ("eggroll", "hybrid"), methods(), gradient_methods()
+    climbing = tuple(name for name in every if name not in ("genetic", "zero_shot"))
+    return {
+        **dict.fromkeys(("population_size", "sigma", "sigma_is"), (*weights, "score_es")),
+        **dict.fromkeys(("adaptive_sigma", "shaping_method", "noise_rank", "grid", "seed_scale"), weights),
+        **dict.fromkeys(("learning_rate", "optimizer", "max_norm", "weight_decay"), climbing),
+        **dict.fromkeys(("handoff", "gradient_method", "gradient_learning_rate"), ("hybrid",)),
+        "genetic": ("genetic",),
+        "temperature": (*losses, "hybrid"),
+        "label_temperature": ("listnet", "hybrid"),
+    }
 
 
 def _known(name: str, known: tuple[str, ...]) -> str:
@@ -215,6 +231,17 @@ class TrainConfig(Section):
         if self.method == "hybrid" and self.handoff >= self.num_steps:
             raise ValueError(f"handoff {self.handoff} must be below num_steps {self.num_steps}")
         return self
+
+    def refuse_unread(self, given: Iterable[str], source: str) -> None:
+        """Refuse keys that the method ignores, of those given for it: results would name what had no effect.
+
+        A UsageError begins with the ``source``. Keys that several methods share, in a file or a study's base, may stay.
+        """
+        readers = _read_by()
+        for key in (path.partition(".")[0] for path in given):
+            if self.method not in readers.get(key, (self.method,)):
+                read = ", ".join(readers[key][:3])
+                raise UsageError(f"{source}: {key}: {self.method} does not read it, it is of {read}; leave it out")
 
     def _refuse_clashes(self) -> None:
         """Refuse settings that evolution would ignore: its results would name settings that had no effect."""

@@ -103,7 +103,9 @@ class HeadFamily(Family[TrainConfig, HeadTrainer]):
         if isinstance(labels := changes.get("soft_labels"), dict):
             changes["soft_labels"] = {"voters": ["bm25", base.encoder.base], **labels}
             base = base.model_copy(update={"soft_labels": None})  # an arm has its own votes
-        return super().configured(base, changes)
+        found = super().configured(base, changes)
+        found.refuse_unread(changes, f"arm of method {found.method}")
+        return found
 
     def trains(self, config: TrainConfig) -> bool:
         """Return whether the method is not the encoder alone."""
