@@ -304,7 +304,7 @@ def answer(case: Case, sound: Path, folder: Path) -> str:
     with chdir(folder):
         done = call_unimoe(*case.command)
     left = [str(path.relative_to(folder)) for path in sorted(set(folder.rglob("*")) - before) if path.is_file()]
-    message = re.sub(r"shipped: .*", "shipped: ...", (done.stderr.strip().splitlines() or [""])[-1])
+    message = re.sub(r"shipped are .*", "shipped are ...", (done.stderr.strip().splitlines() or [""])[-1])
     message = re.sub(r"/\S*/(encoder)\b", r"\1", message.replace(f"{config_root()}{os.sep}", ""))
     line = f"{case.name} -> {done.returncode} {message if len(message) < 500 else f'{message[:400]} ...'}"
     return " ".join([line.encode("ascii", "backslashreplace").decode(), *(["LEAVES", *left] if left else [])])

@@ -72,7 +72,12 @@ def find_config(path: Path) -> Path:
     if found := next(filter(Path.is_file, candidates), None):
         return found
     names = sorted(str(p.relative_to(shipped).with_suffix("")) for p in shipped.rglob("*.yaml"))
-    raise UsageError(f"{path}: no such config file{did_you_mean(str(path), names)}; shipped: {', '.join(names)}")
+    near = [name for name in names if name.partition("/")[0] == str(path).partition("/")[0]]
+    parts = (name.partition("/") for name in names)
+    folders = dict.fromkeys(f"{folder}/..." if slash else folder for folder, slash, _ in parts)
+    raise UsageError(
+        f"{path}: no such config file{did_you_mean(str(path), names)}; shipped are {', '.join(near or folders)}"
+    )
 
 
 def config_root() -> Path:

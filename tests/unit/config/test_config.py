@@ -84,7 +84,7 @@ def test_defaults_and_given_values(config: Path) -> None:
     assert load_experiment(config).served is None
     with pytest.raises(UsageError, match=r"unknown arm 'joint_r9' \(did you mean 'joint_r8'\?\)"):
         experiment.arm_named("joint_r9")
-    with pytest.raises(UsageError, match=r"no such config file.*shipped: "):
+    with pytest.raises(UsageError, match=r"no such config file.*shipped are "):
         load_experiment(config.with_name("absent.yaml"))
 
 
