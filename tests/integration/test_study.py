@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -68,6 +69,24 @@ def test_the_folder_of_another_study_is_refused_before_anything_is_trained_in_it
     assert sorted(out.rglob("*")) == here
     (out / "study.json").unlink()  # the results tell too
     assert_refused(run(loss_study(tmp_path, **renamed)), 3, "(name 'mine' there, 'other' here)", silent=False)
+
+
+def test_an_experiment_and_a_study_refuse_each_others_folder(tmp_path: Path) -> None:
+    out, experiment = tmp_path / "out", tmp_path / "tiny.yaml"
+    arms = {"softmax": {"set": {"loss.name": "softmax"}}}
+    write_plain(experiment, tiny_experiment_dict(tmp_path) | {"output_dir": str(out)})
+    file = loss_study(tmp_path, grid={}, seeds=1, arms=arms)
+    successful(run(file))
+    asked = ("run", "--config", experiment, "--device", "cpu")
+    for more in ((), ("--plan",)):
+        assert_refused(call_unimoe(*asked, *more), 3, f"{out} holds the study 'mine', and no experiment")
+    (out / "study.json").unlink()
+    assert_refused(call_unimoe(*asked), 3, "holds results of another experiment ('mine' there, 'tiny' here)")
+    shutil.rmtree(out)
+    out.mkdir()
+    kept = {"config": read_plain(experiment), "dtype": "float32"}
+    write_plain(out / "experiment.json", kept)  # of one that was killed before it had a result
+    assert_refused(run(file), 3, f"{out} holds another study or experiment (name 'tiny' there", silent=False)
 
 
 def test_seeds_that_all_keep_a_trained_start_are_one_run(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from unimoe.core.console import Steps, stderr, stdout
 from unimoe.core.errors import DataError, UsageError
 from unimoe.core.io import hash_json, read_json, write_json
 from unimoe.evaluation.engines import Engine
-from unimoe.results import read_result, result_files
+from unimoe.evaluation.folder_settings import STUDY, names_in
 from unimoe.results.folder import Results, load_all_results
 from unimoe.studies.common.family import UNTRAINED_SEEDS, Family, family_of
 from unimoe.studies.common.plan import plan_study
@@ -36,8 +36,6 @@ from unimoe.studies.common.table import settings_table, study_table
 from unimoe.training.loop import Training
 
 ANALYSIS, TUNING = "analysis", "tuning"
-STUDY = "study.json"
-"""Whose the folder is: a study's, by name and family."""
 
 
 class StudyRunner:
@@ -221,8 +219,8 @@ def _refuse_other_study(family: Family[Any, Any]) -> None:
     if path.exists():
         there = read_json(path, dict[str, str])
     else:
-        names = (read_result(file).identity.experiment for file in result_files(root))
-        there = own | {"name": next((name for name in names if name != own["name"]), own["name"])}
+        known = {family.study.name, family.base.model_dump().get("name")}  # a base has a name where it is an experiment
+        there = own | {"name": next((name for name in names_in(root) if name not in known), own["name"])}
     for key, value in own.items():
         if there.get(key) != value:
             raise DataError(
