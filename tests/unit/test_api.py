@@ -405,7 +405,12 @@ def test_status_shows_what_an_experiment_or_study_of_this_machine_has_done(tmp_p
     assert "joint_r8, seed_7  2 steps so far" in lines
     assert any(line.startswith("joint_r8, seed_0") and "reranking/apidocs ndcg@10 0." in line for line in lines)
     found = json.loads(shown("status", str(tmp_path), "--json"))
-    assert found["joint_r8, seed_7"] == {"steps": 2, "trained": False, "results": {}}
+    assert found["joint_r8, seed_7"] == {"steps": 2, "trained": False, "results": {}, "caveats": {}}
+    path = next((tmp_path / "joint_r8" / "seed_0" / "results" / "reranking").glob("*[a-z].json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"caveats": ["a smoke run"]}))
+    assert shown("status", str(tmp_path)).splitlines()[-1] == "caveat: a smoke run (joint_r8, seed_0)"
+    found = json.loads(shown("status", str(tmp_path), "--json"))
+    assert found["joint_r8, seed_0"]["caveats"][f"reranking/{path.stem}"] == ["a smoke run"]
 
 
 class TestPatterns:

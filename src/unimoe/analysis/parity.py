@@ -17,7 +17,7 @@ from unimoe.core.errors import DataError, path_of
 from unimoe.core.trec import Run, ranked
 from unimoe.formats.runs import read_run
 from unimoe.results import EvalResult, by_query_id, read_result, result_paths, run_beside
-from unimoe.results.comparability import remarks
+from unimoe.results.comparability import caveats_of
 
 TOP = 10  # documents at the head of a ranking: a reader would see their change
 
@@ -140,13 +140,7 @@ def compare_dataset(key: str, first: Scored, second: Scored) -> Parity:
         means=(float(values[0].mean()), float(values[1].mean())),
         measure=measure,
         unfit=unfit,
-        caveats=tuple(
-            dict.fromkeys(
-                f"{result.config_name}: {line}"
-                for result in results
-                for line in dict.fromkeys([*result.caveats, *remarks([result])])
-            )
-        ),
+        caveats=tuple(dict.fromkeys(f"{one.config_name}: {line}" for one in results for line in caveats_of(one))),
     )
 
 

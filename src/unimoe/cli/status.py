@@ -12,7 +12,7 @@ import typer
 
 from unimoe.cli.options import DEFAULT_STORE
 from unimoe.core.console import stdout
-from unimoe.core.errors import MissingPartError
+from unimoe.core.errors import MissingPartError, first_few
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -105,6 +105,7 @@ def _print_experiment(folder: Path, places: list[Path], as_json: bool) -> None:
     """Print the arms or settings of an experiment's folder: steps trained, and the main score of each result."""
     from unimoe.core.io import find_files
     from unimoe.results import arm_dir, read_result, result_files
+    from unimoe.results.comparability import caveats_of
     from unimoe.results.logs import read_logs
 
     results = [read_result(path) for path in result_files(folder)]
@@ -119,7 +120,9 @@ def _print_experiment(folder: Path, places: list[Path], as_json: bool) -> None:
         # A translator in training keeps its best checkpoint there, with its state.
         done = bool(find_files(place, "checkpoint/*")) and not (place / "state.safetensors").exists()
         name = place.parent.name if root == folder else root.relative_to(folder).as_posix()
-        arms[f"{name}, {place.name}"] = {"steps": len(steps), "trained": done, "results": scores}
+        caveats = {one.key: caveats_of(one) for one in own}
+        known = {"steps": len(steps), "trained": done, "results": scores, "caveats": caveats}
+        arms[f"{name}, {place.name}"] = known
     if as_json:
         stdout.out(json.dumps(arms))
         return
@@ -127,3 +130,7 @@ def _print_experiment(folder: Path, places: list[Path], as_json: bool) -> None:
         training = "trained" if arm["trained"] else f"{arm['steps']} steps so far" if arm["steps"] else ""
         found = (f"{key} {metric} {value:.4f}" for key, by in arm["results"].items() for metric, value in by.items())
         stdout.print("  ".join(filter(None, [name, training, *found])), soft_wrap=True)
+    said = dict.fromkeys(line for arm in arms.values() for lines in arm["caveats"].values() for line in lines)
+    for line in said:
+        names = [name for name, arm in arms.items() if any(line in lines for lines in arm["caveats"].values())]
+        stdout.print(f"caveat: {line} ({first_few(names)})", soft_wrap=True)

@@ -21,6 +21,7 @@ from unimoe.evaluation.model_wrappers import model_meta
 from unimoe.models.base import base_sizes
 from unimoe.models.encoder import POOLINGS, encoder_sizes
 from unimoe.results import EvalResult, Task, arm_dir, read_result, result_files
+from unimoe.results.comparability import caveats_of
 
 if TYPE_CHECKING:
     from mteb import AbsTask, TaskResult
@@ -86,7 +87,7 @@ def export_results(
             if value != identity[name]:
                 raise DataError(f"{path}: another {name} than in {first}; evaluate one of them again")
     facts, notes = _facts(own)
-    notes += [f"caveat: {name}: {line}" for name, path in chosen.items() for line in found[path].caveats]
+    notes += [f"caveat: {name}: {line}" for name, path in chosen.items() for line in caveats_of(found[path])]
     # All are read first: a damaged one is refused before any is written.
     theirs = {name: _theirs(_mteb_json(path)) for name, path in chosen.items()}
     with random_state_kept():

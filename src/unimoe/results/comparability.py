@@ -108,6 +108,11 @@ def remarks(results: Iterable[EvalResult]) -> list[str]:
     return said
 
 
+def caveats_of(result: EvalResult) -> list[str]:
+    """Return what to read the scores of one result with, why they are unfit for decisions included."""
+    return list(dict.fromkeys([*result.caveats, *remarks([result])]))
+
+
 def caveats_of_run(result: EvalResult, system: str) -> list[Check]:
     """Return the caveats of the result of a run, which travel with the run wherever it is compared."""
     unfit = (Check("evaluation", "caveat", f"{system}: {caveat}", unfit=True) for caveat in result.caveats)
