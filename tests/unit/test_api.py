@@ -71,6 +71,16 @@ def test_tir_is_the_judgment_of_the_analysis_in_numbers(tmp_path: Path) -> None:
     assert [row.task for row in unimoe.tir(results, "joint_r8", "zero_shot")] == ["reranking", "embedding"]
 
 
+def test_a_tir_of_unfit_scores_is_advisory_in_its_row_its_line_and_its_file(tmp_path: Path) -> None:
+    write_experiment(tmp_path, caveats=["these queries trained the checkpoint"])
+    rows = unimoe.tir(tmp_path)
+    assert all("these queries trained the checkpoint" in row.advisory for row in rows)
+    assert f"ADVISORY {rows[0].label} (these queries trained the checkpoint" in " ".join(str(rows).split())
+    rows.save(tmp_path / "kept")
+    kept = json.loads((tmp_path / "kept" / "tir.json").read_text())
+    assert [row["advisory"] for row in kept] == [row.advisory for row in rows]
+
+
 def test_arms_without_a_tir_are_refused(tmp_path: Path) -> None:
     write_experiment(tmp_path, logs=False)
     for arms, words in (

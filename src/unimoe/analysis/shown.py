@@ -47,6 +47,7 @@ class TIR(NamedTuple):
         why: why the label is INCONCLUSIVE whatever the numbers are; empty where they decide.
         specialist_mean: in the metric's unit, 0 to 1.
         joint_mean: the same of the joint arm.
+        advisory: why the label decides nothing, such as that the scores are unfit for decisions; empty where it may.
     """
 
     task: Task
@@ -62,6 +63,7 @@ class TIR(NamedTuple):
     specialist_mean: float
     joint_mean: float
     queries: int
+    advisory: str = ""
 
 
 class Judgments(Shown, tuple[Judgment, ...]):
@@ -86,7 +88,8 @@ class TIRs(Shown, list[TIR]):
             for found in (*judgment.parts, judgment.found):
                 dataset = found.datasets[0] if len(found.datasets) == 1 else None
                 ends = found.estimate.interval or (None, None)
-                said = (found.value, *ends, found.label, found.why, *found.means, found.queries)
+                why = "; ".join(judgment.advisory)
+                said = (found.value, *ends, found.label, found.why, *found.means, found.queries, why)
                 rows.append(TIR(gate.task, dataset, gate.metric, *gate.arms, *said))
         return rows
 
@@ -144,7 +147,8 @@ def _(rows: TIRs) -> View:
         ends = ", ".join(signed(100 * end, keep_side=True) for end in (row.low, row.high) if end is not None)
         value = "not computable" if math.isnan(row.value) else f"{signed(100 * row.value)} % [{ends or 'no interval'}]"
         where = f"{row.task}/{row.dataset or 'all datasets'}, {metric_name(row.metric)}"
-        lines.append(f"{where}: TIR of {row.joint} against {row.specialist} {value}, {row.label}")
+        label = f"ADVISORY {row.label} ({row.advisory})" if row.advisory else row.label
+        lines.append(f"{where}: TIR of {row.joint} against {row.specialist} {value}, {label}")
     figure = partial(_judgments_figure, rows.judgments)
     return View(lines or ["no pair of arms has a TIR"], lambda: table, figure, write)
 

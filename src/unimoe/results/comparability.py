@@ -116,7 +116,8 @@ def caveats_of(result: EvalResult) -> list[str]:
 def caveats_of_run(result: EvalResult, system: str) -> list[Check]:
     """Return the caveats of the result of a run, which travel with the run wherever it is compared."""
     unfit = (Check("evaluation", "caveat", f"{system}: {caveat}", unfit=True) for caveat in result.caveats)
-    return [*unfit, *(check for check in _apart_from_ties(result) if check.weight == "caveat")]
+    others = (check for check in _apart_from_ties(result) if check.line not in result.caveats)
+    return [*unfit, *(check for check in others if check.weight == "caveat")]
 
 
 def _apart_from_ties(result: EvalResult) -> list[Check]:

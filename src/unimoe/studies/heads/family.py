@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from unimoe.analysis.arms import FIRST_STAGE, ZERO_SHOT
 from unimoe.analysis.tables import ABSENT, Cell, RowGroup, Table
+from unimoe.analysis.tables.cells import caveat_notes
 from unimoe.core.console import Steps, stderr
 from unimoe.core.io import hash_file, read_json, write_json
 from unimoe.data.catalog import result_name
@@ -321,6 +322,7 @@ def overlap_table(family: HeadFamily, results: Results, splits: Splits, names: S
             f"known: the {known.sum():,} test queries with a relevant document that is relevant to a training query "
             f"too; new: the other {(~known).sum():,}. Scores x 100, mean over seeds ± SD.",
             *([f"{TESTED}Zero-shot has no seeds."] if others else []),
+            *caveat_notes(results),
         ),
         title="Known and new documents",
     )
