@@ -93,6 +93,9 @@ def refuse_other_data(key: str, results: Sequence[EvalResult]) -> None:
             raise DataError(f"{key}: {difference}; evaluate all of them on the same data, with the same settings")
 
 
+OF_RESULT = "evaluation"
+"""The name of checks that an earlier result says of all its scores."""
+
 _UNREAD = 0.1
 """Share of a model's answers from which it is said that they could not be read."""
 
@@ -113,9 +116,9 @@ def caveats_of(result: EvalResult) -> list[str]:
     return list(dict.fromkeys([*result.caveats, *remarks([result])]))
 
 
-def caveats_of_run(result: EvalResult, system: str) -> list[Check]:
+def caveats_of_run(result: EvalResult) -> list[Check]:
     """Return the caveats of the result of a run, which travel with the run wherever it is compared."""
-    unfit = (Check("evaluation", "caveat", f"{system}: {caveat}", unfit=True) for caveat in result.caveats)
+    unfit = (Check(OF_RESULT, "caveat", caveat, unfit=True) for caveat in result.caveats)
     others = (check for check in _apart_from_ties(result) if check.line not in result.caveats)
     return [*unfit, *(check for check in others if check.weight == "caveat")]
 

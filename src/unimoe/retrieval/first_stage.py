@@ -78,7 +78,7 @@ def fitting_candidates(run: Run, scored: Collection, depth: int, where: str) -> 
 def caveats_of_candidates(run: object) -> list[Check]:
     """Return what an evaluation said of the model that found candidates, where these are a run that it wrote."""
     result = result_beside(Path(run)) if isinstance(run, str | Path) else None
-    return caveats_of_run(result, "first stage") if result else []
+    return [replace(check, line=f"first stage: {check.line}") for check in caveats_of_run(result)] if result else []
 
 
 def reciprocal_rank_fusion(runs: Sequence[Mapping[str, Mapping[str, float]]], *, depth: int, k: int = 60) -> Run:

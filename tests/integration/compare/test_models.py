@@ -122,6 +122,11 @@ def test_what_an_evaluation_said_of_a_model_travels_with_its_run(data: Path, tmp
     assert said not in successful(call_unimoe("evaluate-run", other, qrels)).stderr
 
 
+def test_what_holds_of_all_systems_is_said_once(tmp_path: Path) -> None:
+    parsed = found(compare(tmp_path, LENGTHS, SHORT, more=("--max-queries", "3", "--json")))
+    assert [line for line in parsed["caveats"] if "max-queries" in line] == ["--max-queries 3: 8 queries are judged"]
+
+
 @pytest.mark.parametrize("content", ['{"name": "of another tool"}', "no JSON"])
 def test_a_file_of_another_tool_in_the_place_of_a_result_is_none(data: Path, tmp_path: Path, content: str) -> None:
     run = tmp_path / "runs/x/toy.trec"

@@ -18,6 +18,7 @@ from unimoe.metrics import parse_metric
 from unimoe.metrics.scoring import computable_metrics, level_note
 from unimoe.results import EvalResult, Identity, Provenance, Task, by_query_id, package_versions
 from unimoe.results.clusters import Clusters, Groups
+from unimoe.results.comparability import OF_RESULT
 from unimoe.results.folder import Details, Results, Seed
 from unimoe.results.predicted import PredictedScores, agreement_of
 from unimoe.results.runs.predicting import predicted_scores, refuse_unranked
@@ -203,7 +204,7 @@ def _result(
         first_stage=None,
         relevance_level=judged.level,
         caveats=[check.line for check in checks if check.unfit],
-        checks=list(checks),
+        checks=[check for check in checks if check.name != OF_RESULT],
         otherwise={} if predicted else run.scores.otherwise(values[scoring.main]),
         predicted=predicted,
         identity=Identity(

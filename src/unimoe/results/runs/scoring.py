@@ -266,7 +266,7 @@ def _open(source: RunSource, depth: int | None, allow: Sequence[str], *, refuse_
     file = load_run(source.content, source.name)
     run, checks = file.run, [*settled(file.checks, allow), *judged.checks]
     if isinstance(source.content, Path) and (result := result_beside(source.content)):
-        checks += caveats_of_run(result, source.system)
+        checks += caveats_of_run(result)
     refuse_empty(source.name, run)
     if run.keys().isdisjoint(judged.qrels):
         hint = f": {found}" if (found := query_ids(judged.qrels, run)) else ""
