@@ -121,6 +121,7 @@ class Driver:
         self._said = {*chain.from_iterable(system.experiment.caveats for system in systems)}  # by who set them
         for system in systems:
             if system.model is not None:
+                self._said |= {*system.model.caveats}  # by who loaded it
                 data.report_left_out(system)
         parts = sum(len(data.tasks(system)) for system in systems) * len(data.datasets)
         parts += sum(len(data.tasks(system, task)) for system in systems for task in data.mteb)
