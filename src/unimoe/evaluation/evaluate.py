@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,10 +117,11 @@ class Driver:
     def __init__(self, systems: Sequence[System], data: ChosenData, engine: Engine, given: Sequence[str] = ()) -> None:
         self.failures, self._systems, self._data, self._engine = Failures(), systems, data, engine
         self.evaluator = Evaluator(given, engine)
-        self._said = {*chain.from_iterable(system.experiment.caveats for system in systems)}  # by who set them
+        self._said = set[str]()  # by who set them, or loaded the model
         for system in systems:
+            self._said |= {*system.experiment.caveats}
             if system.model is not None:
-                self._said |= {*system.model.caveats}  # by who loaded it
+                self._said |= {*system.model.caveats}
                 data.report_left_out(system)
         parts = sum(len(data.tasks(system)) for system in systems) * len(data.datasets)
         parts += sum(len(data.tasks(system, task)) for system in systems for task in data.mteb)

@@ -258,7 +258,7 @@ def cut_pairs(collection: Collection, candidates: Candidates, how: Cut) -> list[
         if order == "ranked":
             text, scores = re.sub(r"\W+", "", collection.queries[key]), candidates[key]
             group.sort(key=lambda pair: -c_float(scores[pair[1]]).value)
-        # Lists are told apart by what a model sees of their queries, in which signs may be replaced: two may share it.
+        # A worker tells lists apart by their queries' texts, in which it may replace signs: two may look alike to it.
         if room <= 0 or (text is not None and text == before):
             shards.append([])
             room = size

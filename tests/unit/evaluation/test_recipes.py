@@ -76,7 +76,7 @@ def test_the_reply_about_a_task_of_mteb_is_read_by_its_schema(change: dict[str, 
 def test_a_worker_writes_the_lists_of_many_queries_together_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, ends: list[str]
 ) -> None:
-    """Lists are told apart by their queries, of which two have a text here, or one that a model sees alike."""
+    """A worker tells lists apart by their queries; two of these have equal texts, or look alike to a model."""
     made = invented(documents=9, queries=4, words=4)
     first, second, *_ = made.queries
     alike = {query: made.queries[first] + end for query, end in zip((first, second), ends, strict=True)}

@@ -105,7 +105,7 @@ class _List:
         self.answer(None)
 
     def answer(self, text: str | None) -> None:
-        """Go on with an answer, up to what is asked next, or the scores."""
+        """Take an answer; then hold the next question, or the scores."""
         try:
             with _in_list(self.begin):
                 self.ask = self._steps.send(text)
@@ -266,7 +266,7 @@ class AskingReranker(WritingReranker):
     def fitted(
         self, prompt: Callable[[Sequence[str]], Conversation], texts: Sequence[str], tokens: int, usage: Counter[str]
     ) -> Ask:
-        """Return what is asked about texts, which lose words until prompt, thought and answer fit into the model."""
+        """Return the question about texts; cut their words until prompt, thought and answer fit into the model."""
         words, room = self.settings.words, self.writer.room
         ask = self.writer.ask(prompt(texts), self.thought + tokens)
         while room is not None and ask.size > room:
